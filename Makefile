@@ -1,0 +1,80 @@
+# The interface of nosync: each target is one line into `python -m nosync`. `make help` lists them.
+#
+# P=<project>  BASE=pinned|latest|<id>  S=<series>  SOURCE=git|archive  FORCE=1  DRY=1  STRICT=1  JSON=1
+# PYTHON=<interpreter>: use it for everything and install nothing (a GPU host without a package index).
+
+PROJECTS := fairchem torch-sim liger-kernel physicsnemo
+P ?=
+BASE ?= pinned
+S ?=
+SOURCE ?=
+
+ifdef PYTHON
+TOOL_PYTHON := $(PYTHON)
+CHECK_PYTHON := $(PYTHON)
+LIBS_PYTHON := $(PYTHON)
+tool-env check-env libs:
+else
+TOOL_PYTHON := build/env/tool/bin/python
+CHECK_PYTHON := build/env/check/bin/python
+LIBS_PYTHON := build/env/libs/bin/python
+tool-env:
+	@scripts/bootstrap tool
+check-env:
+	@scripts/bootstrap check
+libs: ## the environment that runs the libraries (torch and what the four import, some 7 GB)
+	@scripts/bootstrap libs
+endif
+
+NOSYNC := PYTHONPATH=scripts NOSYNC_PYTHON=$(abspath $(LIBS_PYTHON)) $(TOOL_PYTHON) -m nosync
+ifneq ($(findstring /,$(LIBS_PYTHON)),/)
+NOSYNC := PYTHONPATH=scripts NOSYNC_PYTHON=$(LIBS_PYTHON) $(TOOL_PYTHON) -m nosync
+endif
+JSON_FLAG := $(if $(JSON),--json)
+FORCE_FLAG := $(if $(FORCE),--force)
+SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
+HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
+
+.DEFAULT_GOAL := help
+.PHONY: help tool-env check-env libs apply status test test-tool test-hostsync check lint lock audit
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / {sub(/%/, "<project>", $$1); printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  projects: $(PROJECTS)"
+	@sed -n '3,4s/^# //p' $(MAKEFILE_LIST)
+
+apply: tool-env ## make the base and patched trees of P (or all) on BASE, from whatever source is reachable
+	@$(NOSYNC) apply $(JSON_FLAG) $(FORCE_FLAG) $(SOURCE_FLAG) --base $(BASE) $(P)
+
+status: tool-env ## the matrix: series, base, source, state, last test results, upstream status
+	@$(NOSYNC) status $(JSON_FLAG) $(P)
+
+test: libs tool-env test-tool test-hostsync ## all tests: the tool's, the detector's, every project that can be reached
+	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(if $(STRICT),--strict) --base $(if $(filter file,$(origin BASE)),all,$(BASE)) $(P)
+
+test-%: libs tool-env ## rebuild the patched tree of one project, run its own tests and ours
+	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(if $(STRICT),--strict) --base $(BASE) $*
+
+test-tool: check-env ## the tests of the tool, on synthetic upstreams
+	@PYTHONPATH=scripts:tests $(CHECK_PYTHON) -m pytest -q -n 2 tests/tool
+
+test-hostsync: libs ## the tests of the host-sync detector
+	@$(HOSTSYNC_TESTS)
+
+refresh-%: tool-env ## write the commits of a patched tree into its patch files (S: series of new commits; DRY=1)
+	@$(NOSYNC) refresh $(JSON_FLAG) --base $(BASE) --series "$(S)" $(if $(DRY),--dry) $*
+
+clean-%: tool-env ## remove a project's trees (FORCE=1: even with local work)
+	@$(NOSYNC) clean $(JSON_FLAG) $(FORCE_FLAG) $*
+
+audit-%: libs tool-env ## host syncs of a project's sample step by call site, base and patched
+	@$(NOSYNC) audit-project $*
+
+check: check-env tool-env ## format, lint, types, pins, patches, workflows, tests of the tool
+	@ci/check $(CHECK_PYTHON)
+	@$(NOSYNC) lint
+	@$(MAKE) --no-print-directory test-tool
+
+lock: ## write requirements/*.txt anew from *.in
+	@for name in uv tool check libs; do (cd requirements && uv pip compile -q --generate-hashes --no-emit-index-url \
+	  --python-version 3.12 --universal $$name.in -o $$name.txt); done

@@ -1,0 +1,164 @@
+"""Making a project's two trees on one base, or finding them made already."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+
+from nosync import applying, trees
+from nosync.errors import NosyncError
+from nosync.git import Repo
+from nosync.layout import Layout
+from nosync.projects import Base, Project
+from nosync.report import progress
+from nosync.series import Cell, cells, digest, load_series
+from nosync.sources import Source, obtain
+from nosync.trees import FORMAT, PatchState, Record
+
+
+@dataclass(frozen=True)
+class Built:
+    """A project's trees on one base.
+
+    Args:
+        made: Which of the two trees this call made: none, ``base``, ``patched`` or both.
+        local_work: What the user did in the patched tree, where it was left as it is.
+        kept: refs under which a forced rebuild kept the user's work.
+        failed: States of a build that stopped at a patch which does not fit; the tree in place is the former one.
+    """
+
+    project: Project
+    base: Base
+    source: Source
+    cells: list[Cell]
+    made: tuple[str, ...]
+    states: list[PatchState]
+    local_work: list[str]
+    kept: list[str]
+    failed: bool
+
+
+def build(
+    layout: Layout, project: Project, base: Base, *, wanted_source: str = "", force: bool = False, leave: bool = False
+) -> Built:
+    """Make sure both trees are what the pins and patches say.
+
+    Args:
+        wanted_source: ``git`` or ``archive`` to take no other.
+        force: Rebuild a patched tree with local work, keeping that work under refs.
+        leave: Take a patched tree with local work as it is (for testing it) instead of refusing.
+
+    Raises:
+        NosyncError: local work is in the way, or no source can be reached.
+    """
+    source = _source(layout, project, base, wanted_source)
+    made = []
+    if ensure_base(layout, source):
+        made.append("base")
+    todo = cells(project, load_series(layout.patches, project), base)
+    want = Record(FORMAT, project.name, base.id, source.kind, source.reason, source.identity, digest(todo))
+    final = layout.tree("patched", project.name, base.id)
+    trees.recover(final, layout)
+    tree = Repo(final)
+    have, work = trees.read_record(tree), trees.local_work(tree)
+    if work and not force:
+        if leave and have is not None:
+            return Built(project, base, source, todo, tuple(made), have.patches, work, [], False)
+        raise _in_the_way(project, base, tree, work)
+    if have is not None and not work and have.same_inputs(want):
+        return Built(project, base, source, todo, tuple(made), have.patches, [], [], False)
+    states, kept = _rebuild(layout, source, todo, want, tree, bool(work))
+    failed = any(state.word in applying.STOPPING for state in states)
+    if not failed:
+        made.append("patched")
+    return Built(project, base, source, todo, tuple(made), states, [], kept, failed)
+
+
+def ensure_base(layout: Layout, source: Source) -> bool:
+    """Make the base tree unless it is there; returns whether it was made."""
+    project, base = source.project, source.base
+    final = layout.tree("base", project.name, base.id)
+    trees.recover(final, layout)
+    tree = Repo(final)
+    want = Record(FORMAT, project.name, base.id, source.kind, source.reason, source.identity, "")
+    have, work = trees.read_record(tree), trees.local_work(tree)
+    if work:
+        raise NosyncError(
+            f"the base tree {tree.path} was changed: {'; '.join(work)}",
+            "edits meant for the patched tree",
+            f"move what you need, then: make clean-{project.name} FORCE=1",
+        )
+    if have is not None and have.same_inputs(want):
+        return False
+    progress(f"{project.name} {base.id}: making the base tree from its {source.kind} source")
+    scratch = Repo.create(trees.scratch_for(layout, "base", project, base))
+    source.fill(layout, scratch)
+    trees.commit_base(scratch, project, base)
+    trees.write_record(scratch, want)
+    trees.move_into_place(scratch.path, final, layout)
+    return True
+
+
+def make_patched(layout: Layout, source: Source, todo: list[Cell], kind: str = "patched") -> tuple[Repo, list[PatchState]]:
+    """A fresh patched tree in the scratch folder, not yet in place, and what became of each patch.
+
+    Args:
+        kind: Names the scratch folder; two builds of one base at a time need two names.
+    """
+    project, base = source.project, source.base
+    scratch = Repo.create(trees.scratch_for(layout, kind, project, base))
+    trees.start_from(scratch, Repo(layout.tree("base", project.name, base.id)))
+    _fetch_merge_bases(layout, scratch, project, todo)
+    states = applying.apply_all(scratch, applying.items(todo, source.absent), layout.scratch / f"mail-{kind}-{project.name}")
+    scratch.git("update-ref", trees.APPLIED, "HEAD")
+    return scratch, states
+
+
+def _source(layout: Layout, project: Project, base: Base, wanted: str) -> Source:
+    """The source of the trees in place where it still serves; the network is asked only for a tree to be made."""
+    have = trees.read_record(Repo(layout.tree("base", project.name, base.id)))
+    if have is not None and have.format == FORMAT and wanted in ("", have.source):
+        source = Source(project, base, have.source, have.reason)
+        if source.identity == have.identity and not (have.source == "archive" and _git_came_since(layout, project, base)):
+            return source
+    return obtain(layout, project, base, wanted)
+
+
+def _git_came_since(layout: Layout, project: Project, base: Base) -> bool:
+    """Was the submodule initialised after an archive had to serve?"""
+    return bool(base.commit) and (layout.submodule(project.name) / ".git").exists()
+
+
+def _rebuild(
+    layout: Layout, source: Source, todo: list[Cell], want: Record, tree: Repo, has_work: bool
+) -> tuple[list[PatchState], list[str]]:
+    count = sum(len(cell.patches) for cell in todo)
+    progress(f"{source.project.name} {source.base.id}: applying {count} patches of {len(todo)} series")
+    scratch, states = make_patched(layout, source, todo)
+    if any(state.word in applying.STOPPING for state in states):
+        shutil.rmtree(scratch.path)
+        return states, []
+    trees.write_record(scratch, replace(want, patches=states))
+    kept = trees.keep(tree, scratch) if has_work else []
+    trees.carry_kept(tree, scratch)
+    trees.move_into_place(scratch.path, tree.path, layout)
+    return states, kept
+
+
+def _fetch_merge_bases(layout: Layout, scratch: Repo, project: Project, todo: list[Cell]) -> None:
+    """Bring the blobs of every other base that patches here were written for; a three-way merge needs them."""
+    others = {cell.written_for.id: cell.written_for for cell in todo if cell.inherited and cell.written_for}
+    for other in others.values():
+        ensure_base(layout, _source(layout, project, other, ""))
+        path = layout.tree("base", project.name, other.id)
+        scratch.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(path), f"+{trees.BASE}:refs/nosync/merge-base/{other.id}")
+
+
+def _in_the_way(project: Project, base: Base, tree: Repo, work: list[str]) -> NosyncError:
+    base_word = "" if base.pinned else f" BASE={base.id}"
+    return NosyncError(
+        f"{tree.path} holds local work: {'; '.join(work)}",
+        "commits or edits in the tree that are in no patch yet",
+        f"make refresh-{project.name}{base_word}      # writes the commits into the patches\n"
+        f"make apply P={project.name}{base_word} FORCE=1   # rebuilds the tree and keeps the work under a ref it prints",
+    )

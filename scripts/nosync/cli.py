@@ -1,0 +1,118 @@
+"""The command line; ``make help`` shows the same verbs by their make targets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from nosync.errors import NosyncError
+from nosync.git import check_version
+from nosync.layout import Layout, find_layout
+from nosync.report import IMPOSSIBLE, Report
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; returns 0 (all holds), 1 (checked and wrong) or 2 (could not be carried out)."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["audit"]:
+        # hands the rest to the script under audit, so its options are not ours to parse
+        return int(import_module("nosync.hostsync.audit").main(words[1:]) or 0)
+    options = _parser().parse_args(words)
+    try:
+        check_version()
+        report: Report = options.verb(find_layout(), options)
+        return report.show(options.json)
+    except NosyncError as error:
+        print(json.dumps({"error": error.as_dict(), "exit": IMPOSSIBLE}) if options.json else f"error: {error}", file=sys.stderr if not options.json else sys.stdout)
+        return IMPOSSIBLE
+    except OSError as error:
+        way = {28: "free some space", 30: "make the checkout writable", 13: "make the checkout writable"}.get(error.errno or 0, "")
+        print(f"error: {NosyncError(str(error), 'the file system refused', way)}", file=sys.stderr)
+        return IMPOSSIBLE
+    except KeyboardInterrupt:
+        print("stopped; nothing is left half-way, run the same command again", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nosync", description="Patch series against host syncs, applied and proved.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    apply = _verb(verbs, "apply", _apply, "make the base and patched trees")
+    apply.add_argument("project", nargs="?")
+    _base_and_source(apply)
+    apply.add_argument("--force", action="store_true", help="rebuild over local work, keeping it under a ref")
+
+    status = _verb(verbs, "status", _status, "the matrix of series and bases")
+    status.add_argument("project", nargs="?")
+
+    refresh = _verb(verbs, "refresh", _refresh, "write a patched tree's commits into its patch files")
+    refresh.add_argument("project")
+    refresh.add_argument("--base", default="pinned")
+    refresh.add_argument("--series", default="", help="the series of commits that are new")
+    refresh.add_argument("--dry", action="store_true", help="only say what would change; exit 1 if anything")
+
+    clean = _verb(verbs, "clean", _clean, "remove a project's trees")
+    clean.add_argument("project")
+    clean.add_argument("--force", action="store_true", help="even if they hold local work")
+
+    test = _verb(verbs, "test", _test, "rebuild, check and test")
+    test.add_argument("project", nargs="?")
+    _base_and_source(test)
+    test.add_argument("--strict", action="store_true", help="what could not run fails")
+
+    _verb(verbs, "lint", _lint, "pins and patches, without building")
+    verbs.add_parser("audit", help="host syncs of any script: nosync audit script.py -- args", add_help=False)
+    return parser
+
+
+def _verb(verbs, name: str, run: Callable[[Layout, argparse.Namespace], Report], text: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+    parser.set_defaults(verb=run)
+    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    return parser
+
+
+def _base_and_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--base", default="pinned", help="pinned, latest, or a base's id (test: also all)")
+    parser.add_argument("--source", default="", choices=("", "git", "archive"), help="take no other source")
+
+
+# Verbs are imported when they run: a slip in one leaves the others usable, and `apply` stays quick.
+def _apply(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.apply import apply
+
+    return apply(layout, options.project or None, options.base, options.source, options.force)
+
+
+def _status(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.status import status
+
+    return status(layout, options.project or None)
+
+
+def _refresh(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.refresh import refresh
+
+    return refresh(layout, options.project, options.base, options.series, options.dry)
+
+
+def _clean(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.clean import clean
+
+    return clean(layout, options.project, options.force)
+
+
+def _test(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.testing import test
+
+    return test(layout, options.project or None, options.base, options.source, options.strict)
+
+
+def _lint(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.lint import lint
+
+    return lint(layout)

@@ -1,0 +1,184 @@
+"""The four projects and their bases, read from ``upstream/projects.toml``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nosync.errors import NosyncError
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A release's source archive: package name, version and the sha256 of its bytes (hex)."""
+
+    package: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Base:
+    """One upstream version that patches are written for.
+
+    ``commit`` is the full upstream commit, or empty when it is not known; ``archive`` is None for a version that
+    is in no release.
+    """
+
+    id: str
+    commit: str
+    archive: Archive | None
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Own tests that are not run, and why."""
+
+    tests: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OwnTests:
+    """How an upstream project's own tests run on our trees.
+
+    Args:
+        cpu, gpu: pytest arguments (paths and node ids relative to ``folder``), per kind of machine.
+        folder: Where pytest runs, relative to the tree.
+        pythonpath: Folders of the tree that go on PYTHONPATH beside the source root.
+        environment: Variables set for the run.
+        exclude: What the selection leaves out, with the reason; node ids here are deselected.
+        minutes: After so long the run counts as hung.
+    """
+
+    cpu: tuple[str, ...]
+    gpu: tuple[str, ...]
+    folder: str
+    pythonpath: tuple[str, ...]
+    environment: dict[str, str]
+    exclude: tuple[Exclusion, ...]
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Project:
+    """One upstream project.
+
+    Args:
+        name: The word used everywhere, e.g. ``torch-sim``.
+        url: The address of its repository.
+        licence: SPDX id; the patches are under it too.
+        import_name: The package that its source root provides.
+        source_root: The folder of a tree that goes on PYTHONPATH.
+        paths: What a git source brings; everything else of the repository stays away.
+        not_in_archive: Path prefixes that a release archive lacks by nature.
+        bases: Oldest first.
+    """
+
+    name: str
+    url: str
+    licence: str
+    import_name: str
+    source_root: str
+    paths: tuple[str, ...]
+    not_in_archive: tuple[str, ...]
+    bases: tuple[Base, ...]
+    own_tests: OwnTests
+    extra: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def pinned(self) -> Base:
+        return next(base for base in self.bases if base.pinned)
+
+    @property
+    def latest(self) -> Base:
+        return self.bases[-1]
+
+    def base(self, word: str) -> Base:
+        """The base called ``pinned``, ``latest`` or by its id."""
+        if word == "pinned":
+            return self.pinned
+        if word == "latest":
+            return self.latest
+        for base in self.bases:
+            if base.id == word:
+                return base
+        known = ", ".join(base.id for base in self.bases)
+        raise NosyncError(
+            f"{self.name} has no base {word!r}; it has {known}",
+            "a mistyped release, or one that no patches are written for yet",
+            f"make apply P={self.name} BASE=pinned\nmake apply P={self.name} BASE={self.latest.id}",
+        )
+
+
+def load_projects(file: Path) -> dict[str, Project]:
+    """All projects by name, in the order of the file.
+
+    Raises:
+        NosyncError: the file is missing, is not TOML, or lacks a field.
+    """
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NosyncError(f"{file} is missing", "not run from a checkout of the monorepo", "cd to the checkout") from None
+    except tomllib.TOMLDecodeError as error:
+        raise NosyncError(f"{file} is not valid TOML: {error}", "a slip while editing", f"git diff {file.name}") from None
+    return {name: _project(name, body, file) for name, body in table.items()}
+
+
+def choose(projects: dict[str, Project], name: str | None) -> list[Project]:
+    """All projects, or the one named."""
+    if not name:
+        return list(projects.values())
+    if name not in projects:
+        raise NosyncError(f"no project {name!r}", "a mistyped name", "one of: " + ", ".join(projects))
+    return [projects[name]]
+
+
+def _project(name: str, body: dict[str, Any], file: Path) -> Project:
+    try:
+        bases = tuple(_base(entry) for entry in body["bases"])
+        project = Project(
+            name=name,
+            url=body["url"],
+            licence=body["licence"],
+            import_name=body["import"],
+            source_root=body["source_root"],
+            paths=tuple(body["paths"]),
+            not_in_archive=tuple(body.get("not_in_archive", ())),
+            bases=bases,
+            own_tests=_own_tests(body.get("own_tests", {})),
+            extra={key: body[key] for key in body.keys() - _KNOWN},
+        )
+    except (KeyError, TypeError) as error:
+        raise NosyncError(f"{file}: [{name}] lacks or misspells {error}", "a slip while editing", "") from None
+    if sum(base.pinned for base in bases) != 1:
+        raise NosyncError(f"{file}: [{name}] must have exactly one pinned base", "a slip while editing", "")
+    for base in bases:
+        if base.commit and not re.fullmatch(r"[0-9a-f]{40}", base.commit):
+            raise NosyncError(f"{file}: [{name}] base {base.id}: {base.commit!r} is not a full commit id", "", "")
+    return project
+
+
+_KNOWN = {"url", "licence", "import", "source_root", "paths", "not_in_archive", "bases", "own_tests"}
+
+
+def _base(entry: dict[str, Any]) -> Base:
+    archive = Archive(**entry["archive"]) if "archive" in entry else None
+    return Base(entry["id"], entry.get("commit", ""), archive, bool(entry.get("pinned", False)))
+
+
+def _own_tests(body: dict[str, Any]) -> OwnTests:
+    return OwnTests(
+        cpu=tuple(body.get("cpu", ())),
+        gpu=tuple(body.get("gpu", ())),
+        folder=body.get("folder", "."),
+        pythonpath=tuple(body.get("pythonpath", ())),
+        environment=dict(body.get("environment", {})),
+        exclude=tuple(Exclusion(**entry) for entry in body.get("exclude", ())),
+        minutes=int(body.get("minutes", 30)),
+    )

@@ -1,0 +1,275 @@
+"""A tree: a materialised base, ``base`` or ``patched``, as a git repository of its own under ``build/``.
+
+A tree is made in a scratch folder and moved into place whole. What it was made from is recorded in the tree
+itself, as a blob under ``refs/nosync/record``; whether it still is that is asked of git, never of a stamp file.
+
+refs of a tree
+    refs/nosync/base      the one commit that holds the base's files
+    refs/nosync/applied   the commit that ``apply`` left on ``main``
+    refs/nosync/record    a blob: source, digest of the patches, one entry per patch
+    refs/nosync/kept/…    what a forced rebuild found in the tree and kept
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nosync.errors import NosyncError
+from nosync.git import GitFailure, Repo
+from nosync.layout import Layout
+from nosync.projects import Base, Project
+
+FORMAT = 1  # part of every record: a tree of another format is rebuilt
+BASE, APPLIED, RECORD, KEPT = "refs/nosync/base", "refs/nosync/applied", "refs/nosync/record", "refs/nosync/kept"
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "nosync",
+    "GIT_AUTHOR_EMAIL": "nosync@localhost",
+    "GIT_COMMITTER_NAME": "nosync",
+    "GIT_COMMITTER_EMAIL": "nosync@localhost",
+}
+_EPOCH = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
+
+
+@dataclass(frozen=True)
+class PatchState:
+    """One patch in a tree.
+
+    ``word`` is of the apply vocabulary: unmodified, applied, already-upstream, drifted, conflict, empty, target-gone.
+    ``commit`` is empty where the patch made none.
+    """
+
+    series: str
+    file: str
+    word: str
+    commit: str = ""
+    detail: str = ""
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a tree was made from."""
+
+    format: int
+    project: str
+    base: str
+    source: str
+    reason: str
+    identity: str
+    digest: str
+    patches: list[PatchState] = field(default_factory=list)
+
+    def same_inputs(self, other: Record) -> bool:
+        """Would ``other`` make the same tree?"""
+        keys = ("format", "project", "base", "identity", "digest")
+        return all(getattr(self, key) == getattr(other, key) for key in keys)
+
+
+def read_record(repo: Repo) -> Record | None:
+    """The tree's record, or None where there is no tree or none that this version can read."""
+    if not repo.exists():
+        return None
+    try:
+        body: dict[str, Any] = json.loads(repo.git("cat-file", "blob", RECORD))
+        body["patches"] = [PatchState(**entry) for entry in body["patches"]]
+        return Record(**body)
+    except (GitFailure, ValueError, TypeError, KeyError):
+        return None
+
+
+def write_record(repo: Repo, record: Record) -> None:
+    """Store the record in the tree's object database."""
+    data = json.dumps(asdict(record), indent=1).encode()
+    blob = repo.git("hash-object", "-w", "--stdin", data=data).strip()
+    repo.git("update-ref", RECORD, blob)
+
+
+def head(repo: Repo) -> str:
+    return repo.git("rev-parse", "HEAD").strip()
+
+
+def commits(repo: Repo, since: str = BASE, until: str = "HEAD") -> list[str]:
+    """Commit ids from oldest to newest, ``since`` not included."""
+    return repo.git("rev-list", "--reverse", "--topo-order", f"{since}..{until}").split()
+
+
+# ---- one-job predicates about a tree's state --------------------------------------------------------------------------
+
+
+def operation_in_progress(repo: Repo) -> str:
+    """The git operation that waits for the user here, or an empty string."""
+    marks = {
+        "rebase-apply/applying": "git am",
+        "rebase-apply": "git rebase",
+        "rebase-merge": "git rebase",
+        "MERGE_HEAD": "git merge",
+        "CHERRY_PICK_HEAD": "git cherry-pick",
+        "REVERT_HEAD": "git revert",
+        "BISECT_LOG": "git bisect",
+    }
+    return next((name for mark, name in marks.items() if (repo.path / ".git" / mark).exists()), "")
+
+
+def edits(repo: Repo) -> list[str]:
+    """Paths that differ from HEAD or are untracked; ignored files do not count."""
+    out = repo.git("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=none")
+    return [entry[3:] for entry in out.split("\0") if entry]
+
+
+def stray_commits(repo: Repo) -> list[str]:
+    """Refs of the user's that hold commits which ``apply`` did not make: HEAD, branches, tags, stashes."""
+    names = repo.git("for-each-ref", "--format=%(refname)").split("\n")
+    mine = ["HEAD"] + [name for name in names if name and not name.startswith("refs/nosync/")]
+    applied = APPLIED if APPLIED in names else BASE
+    return [name for name in mine if repo.git("rev-list", "-n", "1", name, "--not", applied, BASE).strip()]
+
+
+def moved_back(repo: Repo) -> bool:
+    """Does HEAD lack commits that ``apply`` made (a reset, a drop)?"""
+    return repo.ok("rev-parse", "-q", "--verify", APPLIED) and head(repo) != repo.git("rev-parse", APPLIED).strip()
+
+
+def linked_worktrees(repo: Repo) -> list[str]:
+    folder = repo.path / ".git" / "worktrees"
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+def local_work(repo: Repo) -> list[str]:
+    """What the user did in this tree since ``apply`` made it, one line each; empty for an untouched tree."""
+    if not repo.exists():
+        return []
+    found = []
+    if operation := operation_in_progress(repo):
+        found.append(f"{operation} in progress")
+    if strays := stray_commits(repo):
+        found.append("commits of its own on " + ", ".join(strays))
+    elif moved_back(repo):
+        found.append("HEAD is not the commit that apply left")
+    if changed := edits(repo):
+        found.append(f"uncommitted edits: {', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}")
+    if others := linked_worktrees(repo):
+        found.append("linked worktrees: " + ", ".join(others))
+    return found
+
+
+# ---- making trees -----------------------------------------------------------------------------------------------------
+
+
+def scratch_for(layout: Layout, kind: str, project: Project, base: Base) -> Path:
+    """An empty scratch path for a tree; what a killed run left there is removed."""
+    path = layout.scratch / f"{kind}-{project.name}@{base.id}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def commit_base(repo: Repo, project: Project, base: Base) -> None:
+    """Commit the index as the base; the same files give the same commit id everywhere."""
+    repo.git("commit", "-q", "--allow-empty", "--no-verify", "-m", f"{project.name} {base.id}", env=IDENTITY | _EPOCH)
+    repo.git("update-ref", BASE, "HEAD")
+    repo.git("update-ref", APPLIED, "HEAD")
+
+
+def start_from(repo: Repo, base_tree: Repo) -> None:
+    """Give a fresh repository the base tree's commit, checked out on ``main``."""
+    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(base_tree.path), f"+{BASE}:{BASE}")
+    repo.git("reset", "-q", "--hard", BASE)
+
+
+def recover(final: Path, layout: Layout) -> None:
+    """Undo a swap that was killed between its two renames."""
+    old = _old(final, layout)
+    if old.exists() and not final.exists():
+        final.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(old, final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def move_into_place(scratch: Path, final: Path, layout: Layout) -> None:
+    """Replace the tree at ``final`` by the one at ``scratch``.
+
+    Call it only when ``final`` holds no local work or when ``keep`` has copied it into the new tree. A kill between
+    the two renames is undone by ``recover``.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    old = _old(final, layout)
+    if final.exists():
+        os.rename(final, old)
+    os.rename(scratch, final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def keep(old: Repo, new: Repo) -> list[str]:
+    """Copy everything of the user's in ``old`` into ``new`` under ``refs/nosync/kept``; returns the new refs.
+
+    Commits keep their ids; uncommitted and untracked (not ignored) files become one commit on top of HEAD.
+
+    Raises:
+        NosyncError: a git operation is in progress or a worktree is linked; only its owner can end that.
+    """
+    _refuse_unkeepable(old)
+    if old.ok("rev-parse", "-q", "--verify", "HEAD"):
+        new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+{KEPT}/*:{KEPT}/*")
+    stamp = f"{KEPT}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    wanted = {name: f"{stamp}/{name.removeprefix('refs/')}" for name in stray_commits(old)}
+    wanted |= _stashes(old, stamp)
+    if edits(old):
+        wanted[_edits_commit(old)] = f"{stamp}/edits"
+    for what, ref in wanted.items():
+        # by id: a stash entry or a dangling commit has no ref that a fetch could name
+        commit = old.git("rev-parse", f"{what}^{{commit}}").strip()
+        old.git("update-ref", "refs/nosync/leaving", commit)
+        new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+refs/nosync/leaving:{ref}")
+    return list(wanted.values())
+
+
+def carry_kept(old: Repo, new: Repo) -> None:
+    """Copy what earlier forced rebuilds kept."""
+    if old.exists() and old.git("for-each-ref", KEPT).strip():
+        new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+{KEPT}/*:{KEPT}/*")
+
+
+def _refuse_unkeepable(old: Repo) -> None:
+    if operation := operation_in_progress(old):
+        name = operation.removeprefix("git ")
+        raise NosyncError(
+            f"{operation} is in progress in {old.path}",
+            "it stopped for a conflict, or was left half-way",
+            f"git -C {old.path} {name} --continue\ngit -C {old.path} {name} --abort",
+        )
+    if others := linked_worktrees(old):
+        raise NosyncError(
+            f"{old.path} has linked worktrees: {', '.join(others)}",
+            "git worktree add was used in the tree; rebuilding it would cut them off",
+            f"git -C {old.path} worktree list\ngit -C {old.path} worktree remove <path>",
+        )
+
+
+def _stashes(old: Repo, stamp: str) -> dict[str, str]:
+    if not old.ok("rev-parse", "-q", "--verify", "refs/stash"):
+        return {}
+    entries = old.git("reflog", "show", "--format=%H", "refs/stash").split()
+    return {commit: f"{stamp}/stash-{number}" for number, commit in enumerate(entries)}
+
+
+def _edits_commit(old: Repo) -> str:
+    """A commit of the work tree as it is, made beside HEAD, index and branch untouched."""
+    index = old.path / ".git" / "nosync-keep-index"
+    env = {"GIT_INDEX_FILE": str(index)}
+    try:
+        old.git("read-tree", "HEAD", env=env)
+        old.git("add", "-A", ".", env=env)
+        tree = old.git("write-tree", env=env).strip()
+        return old.git("commit-tree", tree, "-p", "HEAD", "-m", "edits kept by apply FORCE=1", env=IDENTITY).strip()
+    finally:
+        index.unlink(missing_ok=True)
+
+
+def _old(final: Path, layout: Layout) -> Path:
+    return layout.scratch / f"old-{final.parent.name}-{final.name}"
