@@ -36,7 +36,7 @@ SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
 HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
 .DEFAULT_GOAL := help
-.PHONY: help tool-env check-env libs apply status test test-tool test-hostsync check lint lock audit
+.PHONY: help tool-env check-env libs apply status test test-tool test-hostsync check lock drift
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / {sub(/%/, "<project>", $$1); printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ refresh-%: tool-env ## write the commits of a patched tree into its patch files 
 
 clean-%: tool-env ## remove a project's trees (FORCE=1: even with local work)
 	@$(NOSYNC) clean $(JSON_FLAG) $(FORCE_FLAG) $*
+
+drift: tool-env ## would every series still apply to the newest release?
+	@$(NOSYNC) drift $(JSON_FLAG) $(P)
 
 audit-%: libs tool-env ## host syncs of a project's sample step by call site, base and patched
 	@$(NOSYNC) audit-project $*

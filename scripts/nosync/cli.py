@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     _base_and_source(test)
     test.add_argument("--strict", action="store_true", help="what could not run fails")
 
+    drift = _verb(verbs, "drift", _drift, "every series against the newest release")
+    drift.add_argument("project", nargs="?")
+
     _verb(verbs, "lint", _lint, "pins and patches, without building")
     verbs.add_parser("audit", help="host syncs of any script: nosync audit script.py -- args", add_help=False)
     return parser
@@ -110,6 +113,12 @@ def _test(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.testing import test
 
     return test(layout, options.project or None, options.base, options.source, options.strict)
+
+
+def _drift(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.drift import drift
+
+    return drift(layout, options.project or None)
 
 
 def _lint(layout: Layout, options: argparse.Namespace) -> Report:

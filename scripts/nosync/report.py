@@ -29,7 +29,7 @@ class Report:
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, ok: bool = True, **cells: Any) -> None:
+    def add(self, ok: bool = True, /, **cells: Any) -> None:
         self.rows.append({**cells, "ok": ok})
 
     def note(self, line: str) -> None:
@@ -57,7 +57,7 @@ class Report:
 
     def _table(self) -> str:
         columns = [name for name in self.columns if any(str(row.get(name, "")) for row in self.rows)]
-        cells = [[str(row.get(name, "")) for name in columns] for row in self.rows]
+        cells = [[" ".join(str(row.get(name, "")).split()) for name in columns] for row in self.rows]
         head = [name.replace("_", " ") for name in columns]
         lines = tabulate(cells, head, tablefmt="simple", disable_numparse=True).splitlines()
         wrong = [not row["ok"] for row in self.rows]

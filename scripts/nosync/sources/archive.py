@@ -61,6 +61,18 @@ def download(layout: Layout, archive: Archive) -> Path:
         return Path(os.replace(file, _made(folder) / file.name) or folder / file.name)
 
 
+def newest(package: str) -> Archive:
+    """The newest release of a package that has a source archive, as the user's index lists it."""
+    from unearth import PackageFinder
+
+    for found in _finder(PackageFinder, package).find_matches(package):
+        hashes = found.link.hashes or {}
+        if found.link.filename.endswith(".tar.gz") and found.version and hashes.get("sha256"):
+            digest = hashes["sha256"]  # a list or a string, by how the index states it
+            return Archive(package, found.version, digest if isinstance(digest, str) else digest[0])
+    raise NosyncError(f"the index lists no source archive of {package}", "no network, or a mirror of wheels only", "")
+
+
 def unpack(file: Path, into: Path) -> Path:
     """Unpack with tarfile's data filter; returns the single top folder.
 
