@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-FILE_VARIABLE = "NOSYNC_RESULTS_FILE"
+from nosync.running import FILE_VARIABLE
+
 
 
 def _write(entry: dict[str, str]) -> None:
@@ -25,7 +26,9 @@ def pytest_runtest_logreport(report: Any) -> None:
     if report.when != "call" and report.outcome == "passed":
         return
     expected = hasattr(report, "wasxfail")
-    outcome = {"skipped": "xfailed", "passed": "xpassed"}.get(report.outcome, report.outcome) if expected else report.outcome
+    outcome = (
+        {"skipped": "xfailed", "passed": "xpassed"}.get(report.outcome, report.outcome) if expected else report.outcome
+    )
     _write({"test": report.nodeid, "outcome": outcome, "reason": _reason(report)})
 
 

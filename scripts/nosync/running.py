@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nosync.errors import NosyncError
-from nosync.pytest_results import FILE_VARIABLE
 
+FILE_VARIABLE = "NOSYNC_RESULTS_FILE"  # where nosync.pytest_results writes, in the process that runs pytest
 BAD = ("failed", "error", "xpassed")
 
 
@@ -71,7 +71,9 @@ def has_gpu(python: str) -> bool:
     return done.returncode == 0
 
 
-def run_pytest(python: str, arguments: list[str], cwd: Path, environment: dict[str, str], minutes: int, quiet: bool) -> Run:
+def run_pytest(
+    python: str, arguments: list[str], cwd: Path, environment: dict[str, str], minutes: int, quiet: bool
+) -> Run:
     """Run pytest to its end; its output goes to our standard output unless ``quiet``."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results"

@@ -1,0 +1,83 @@
+"""Runs of FIRE with one copy of torch_sim after the other, and what may differ between them.
+
+Where base and patched make the same operations on the same machine, their values must be equal bit by bit. Two
+things are not reproducible even on the base against itself: the matrix logarithm of the Frechet filter (seen on
+the base: the same run differs in the last digits from process to process; LAPACK and SciPy round differently with
+a buffer's alignment) and, on a GPU, the order in which scatter_add_ sums. There the bound is measured: the base
+runs once more from positions and a cell that are moved by one unit in the last place, and what has become of that
+rounding difference by a step is what one rounding difference may do. Since one may enter at each step, the bound
+after n steps is n times that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torchsim_batches import Batch, fields, start
+from two_trees import PackageCopy
+
+Trajectory = list[dict[str, torch.Tensor]]
+
+
+def run(
+    copy: PackageCopy,
+    batch: Batch,
+    flavor: str,
+    cell_filter: str | None,
+    n_steps: int,
+    *,
+    before_step: Callable[[Any, int], None] = lambda state, step: None,
+    **hyperparameters: Any,
+) -> Trajectory:
+    """All fields after each step.
+
+    Args:
+        copy: Which torch_sim.
+        batch: The inputs, on the device to run on.
+        flavor: FIRE's flavor.
+        cell_filter: None, ``"unit"`` or ``"frechet"``.
+        n_steps: How many steps.
+        before_step: Called with the state and the step's number before each step; may write to the state.
+        **hyperparameters: For ``fire_step``.
+    """
+    with copy.active() as package:
+        state, model = start(package, batch, flavor, cell_filter)
+        steps = []
+        for step in range(n_steps):
+            before_step(state, step)
+            state = package.fire_step(state, model, fire_flavor=flavor, **hyperparameters)
+            steps.append(fields(state))
+        return steps
+
+
+def assert_equal(found: Trajectory, expected: Trajectory) -> None:
+    """Equal bit by bit, NaN with NaN, dtype and shape too."""
+    assert len(found) == len(expected)
+    for step, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0, equal_nan=True, msg=_where(name, step))
+
+
+def assert_within_own_spread(found: Trajectory, base: Trajectory, nudged: Trajectory) -> None:
+    """As near to the base as the module's docstring says; integers equal."""
+    spread = dict.fromkeys(base[0], 0.0)
+    for step, (ours, theirs, moved) in enumerate(zip(found, base, nudged, strict=True)):
+        assert ours["n_pos"].tolist() == theirs["n_pos"].tolist(), _where("n_pos", step)("")
+        for name in ours:
+            assert ours[name].dtype == theirs[name].dtype
+            spread[name] = max(spread[name], _distance(moved[name], theirs[name]))
+            bound = (step + 1) * spread[name]
+            distance = _distance(ours[name], theirs[name])
+            assert distance <= bound, f"{name} after step {step}: {distance:.3g} apart, bound {bound:.3g}"
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    assert torch.isfinite(a).all() and torch.isfinite(b).all()
+    return (a.double() - b.double()).abs().max().item()
+
+
+def _where(name: str, step: int) -> Callable[[str], str]:
+    return lambda text: f"{name} after step {step}: {text}"
