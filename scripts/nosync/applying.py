@@ -6,19 +6,18 @@ Only when that fails are the patches taken one at a time, to name the first that
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
-from nosync.patchfile import PatchText
+from nosync.patchfile import ZERO, FileDiff, PatchText, blob_id, parse, unsafe
 from nosync.series import Cell
 from nosync.trees import IDENTITY, PatchState, commits, head
-from nosync.words import SOUND
 
-_AM = (
+AM = (
     "am", "-q", "--keep-cr", "--keep-non-patch", "--no-scissors", "--no-message-id", "--empty=keep",
     "--committer-date-is-author-date", "--no-gpg-sign", "--whitespace=nowarn", "--no-ignore-whitespace",
 )  # fmt: skip
@@ -27,25 +26,36 @@ STOPPING = ("conflict", "target-gone")
 
 @dataclass(frozen=True)
 class Item:
-    """One patch on its way onto a tree: the text to apply, and what was left out of it."""
+    """One patch on its way onto a tree: the text to apply, what was left out of it, the id of the whole file."""
 
     series: str
     file: Path
     text: PatchText
     left_out: list[str]
     inherited: bool
+    blob: str
 
     def state(self, word: str, commit: str = "", detail: str = "") -> PatchState:
-        return PatchState(self.series, self.file.name, word, commit, detail, self.left_out)
+        return PatchState(self.series, self.file.name, word, commit, detail, self.left_out, self.blob)
 
 
 def items(cells: Iterable[Cell], absent: tuple[str, ...]) -> list[Item]:
-    """The patches of all cells in order, less their diffs of paths that the source lacks by nature."""
+    """The patches of all cells in order, less their diffs of paths that the source lacks by nature.
+
+    Raises:
+        NosyncError: a patch reaches outside the tree, into a git folder or at a submodule.
+    """
     found = []
     for cell in cells:
         for patch in cell.patches:
-            text, left_out = patch.text().without(absent)
-            found.append(Item(cell.series.name, patch.file, text, left_out, cell.inherited))
+            data = patch.file.read_bytes()
+            whole = parse(data)
+            if problems := unsafe(whole):
+                raise NosyncError(
+                    f"{patch.file}: {'; '.join(problems)}", "not a patch of upstream's files", "make check"
+                )
+            text, left_out = whole.without(absent)
+            found.append(Item(cell.series.name, patch.file, text, left_out, cell.inherited, blob_id(data)))
     return found
 
 
@@ -57,14 +67,11 @@ def apply_all(repo: Repo, todo: list[Item], scratch: Path) -> list[PatchState]:
     start = head(repo)
     if not any(item.inherited for item in todo):
         try:
-            _am(repo, todo, scratch, three_way=False)
-            states = verify(repo, start, todo)
-            if all(state.word in SOUND for state in states):
-                return states
+            am(repo, todo, scratch, three_way=False)
+            return verify(repo, start, todo)
         except (GitFailure, Mismatch):
-            pass
-        _abort(repo)
-        repo.git("reset", "-q", "--hard", start)
+            _abort(repo)
+            repo.git("reset", "-q", "--hard", start)
     return _one_by_one(repo, todo, scratch)
 
 
@@ -94,12 +101,22 @@ def _compare(item: Item, commit: str, blobs: dict[str, tuple[str, str]]) -> Patc
         return item.state("drifted", commit, "other blobs than the patch names: " + ", ".join(drifted))
     if not item.left_out:
         return item.state("unmodified", commit)
-    return item.state("applied", commit, f"{len(item.left_out)} files absent from this source left out")
+    return item.state("applied", commit, f"left out, absent from this source: {', '.join(item.left_out)}")
 
 
 def _blobs(repo: Repo, start: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Per commit since ``start``: path to (blob before, blob after)."""
-    out = repo.git("log", "--reverse", "--topo-order", "--raw", "--no-abbrev", "--no-renames", "-z", "--format=%x01%H", f"{start}..HEAD")
+    out = repo.git(
+        "log",
+        "--reverse",
+        "--topo-order",
+        "--raw",
+        "--no-abbrev",
+        "--no-renames",
+        "-z",
+        "--format=%x01%H",
+        f"{start}..HEAD",
+    )
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for block in out.split("\x01")[1:]:
         fields = block.split("\0")
@@ -121,35 +138,40 @@ def _one_by_one(repo: Repo, todo: list[Item], scratch: Path) -> list[PatchState]
 
 
 def _classify_before(repo: Repo, item: Item) -> PatchState | None:
-    """What can be told before trying: a target that is gone, a change that is there already."""
-    if not item.text.diffs:
+    """What can be told before trying: a change that is there already, a target that is gone."""
+    if not item.text.diffs or _exactly_here(repo, item.text.diffs):
         return None
-    gone = [diff.path for diff in item.text.diffs if not diff.is_new and not repo.ok("cat-file", "-e", f"HEAD:{diff.path}")]
-    if gone:
-        return item.state("target-gone", "", "not in this base: " + ", ".join(gone))
     diff = b"".join(part.text for part in item.text.diffs)
-    try:
-        repo.raw("apply", "--check", "--reverse", "--index", "-", data=diff)
-    except GitFailure:
-        return None
-    return item.state("already-upstream", "", "the change is in this base already")
+    if _applies(repo, diff, "--reverse"):
+        return item.state("already-upstream", "", "the change is in this base already")
+    gone = [
+        diff.path for diff in item.text.diffs if not diff.is_new and not repo.ok("cat-file", "-e", f"HEAD:{diff.path}")
+    ]
+    return item.state("target-gone", "", "not in this base: " + ", ".join(gone)) if gone else None
+
+
+def _exactly_here(repo: Repo, diffs: tuple[FileDiff, ...]) -> bool:
+    """Is every file the very one that the patch was made for?"""
+    listing = repo.git("ls-tree", "-z", "--full-tree", "HEAD", "--", *(diff.path for diff in diffs)).split("\0")
+    blobs = {entry.partition("\t")[2]: entry.split("\t")[0].split(" ")[2] for entry in listing if entry}
+    return all(diff.old and blobs.get(diff.path, ZERO.decode()) == diff.old for diff in diffs)
 
 
 def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:
     try:
-        _am(repo, [item], scratch, three_way=item.inherited)
+        am(repo, [item], scratch, three_way=item.inherited)
     except GitFailure as failure:
         files = _conflicting(repo, item)
         _abort(repo)
         repo.git("reset", "-q", "--hard", before)
-        if "lacking necessary blobs" in failure.err or "sha1 information is lacking" in failure.err:
+        if "lacks necessary blobs" in failure.err or "sha1 information is lacking" in failure.err:
             raise NosyncError(
                 f"{item.series}/{item.file.name}: a three-way merge lacks the base that the patch was written for",
                 "that base could not be fetched, or the patch names blobs of no known base",
                 "make apply with the earlier base reachable",
                 failure.err,
             ) from None
-        return item.state("conflict", "", "in " + ", ".join(files))
+        return item.state("conflict", "", "in " + ", ".join(files) if files else _last_line(failure))
     try:
         (state,) = verify(repo, before, [item])
     except Mismatch:
@@ -161,19 +183,23 @@ def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:
 def _conflicting(repo: Repo, item: Item) -> list[str]:
     unmerged = repo.git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")
     found = [path for path in unmerged if path]
-    return found or [diff.path for diff in item.text.diffs if not _fits(repo, diff.text)]
+    return found or [diff.path for diff in item.text.diffs if not _applies(repo, diff.text)]
 
 
-def _fits(repo: Repo, diff: bytes) -> bool:
+def _applies(repo: Repo, diff: bytes, *options: str) -> bool:
     try:
-        repo.raw("apply", "--check", "--cached", "-", data=diff)
+        repo.raw("apply", "--check", "--cached", *options, "-", data=diff)
     except GitFailure:
         return False
     return True
 
 
-def _am(repo: Repo, todo: list[Item], scratch: Path, three_way: bool) -> None:
-    """``git am`` of the items' texts; they go through files, since a mailbox on stdin would be split at 'From ' lines."""
+def _last_line(failure: GitFailure) -> str:
+    return (failure.err or failure.out).strip().rpartition("\n")[2]
+
+
+def am(repo: Repo, todo: list[Item], scratch: Path, three_way: bool) -> None:
+    """``git am`` of the items' texts, through files: a mailbox on stdin would be split at 'From ' lines."""
     if not todo:
         return
     scratch.mkdir(parents=True, exist_ok=True)
@@ -183,14 +209,11 @@ def _am(repo: Repo, todo: list[Item], scratch: Path, three_way: bool) -> None:
         file.write_bytes(item.text.data)
         names.append(str(file))
     try:
-        repo.git(*_AM, "--3way" if three_way else "--no-3way", *names, env=IDENTITY)
+        repo.git(*AM, "--3way" if three_way else "--no-3way", *names, env=IDENTITY)
     finally:
-        for name in names:
-            os.unlink(name)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _abort(repo: Repo) -> None:
     if (repo.path / ".git" / "rebase-apply").exists():
-        repo.git("am", "--abort")
-
-
+        repo.git("am", "--abort", env=IDENTITY)

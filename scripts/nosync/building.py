@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 
-from nosync import applying, trees
+from nosync import applying, scratch, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
@@ -39,7 +39,14 @@ class Built:
 
 
 def build(
-    layout: Layout, project: Project, base: Base, *, wanted_source: str = "", force: bool = False, leave: bool = False
+    layout: Layout,
+    project: Project,
+    base: Base,
+    *,
+    wanted_source: str = "",
+    force: bool = False,
+    leave: bool = False,
+    ask_again: bool = False,
 ) -> Built:
     """Make sure both trees are what the pins and patches say.
 
@@ -47,31 +54,37 @@ def build(
         wanted_source: ``git`` or ``archive`` to take no other.
         force: Rebuild a patched tree with local work, keeping that work under refs.
         leave: Take a patched tree with local work as it is (for testing it) instead of refusing.
+        ask_again: Ask the network even where it gave no answer a moment ago.
 
     Raises:
-        NosyncError: local work is in the way, or no source can be reached.
+        Unreachable: no source can be reached.
+        NosyncError: local work is in the way.
     """
-    source = _source(layout, project, base, wanted_source)
-    made = []
-    if ensure_base(layout, source):
-        made.append("base")
-    todo = cells(project, load_series(layout.patches, project), base)
-    want = Record(FORMAT, project.name, base.id, source.kind, source.reason, source.identity, digest(todo))
     final = layout.tree("patched", project.name, base.id)
     trees.recover(final, layout)
     tree = Repo(final)
     have, work = trees.read_record(tree), trees.local_work(tree)
+    todo = cells(project, load_series(layout.patches, project), base)
     if work and not force:
-        if leave and have is not None:
-            return Built(project, base, source, todo, tuple(made), have.patches, work, [], False)
-        raise _in_the_way(project, base, tree, work)
+        if not leave or have is None:
+            raise _in_the_way(project, base, tree, work)
+        source = Source(project, base, have.source, have.reason)  # the two trees stay comparable
+        made = ("base",) if ensure_base(layout, source) else ()
+        return Built(project, base, source, todo, made, have.patches, work, [], False)
+    source = _source(layout, project, base, wanted_source, ask_again)
+    made = ("base",) if ensure_base(layout, source) else ()
+    want = wanted_record(source, todo)
     if have is not None and not work and have.same_inputs(want):
-        return Built(project, base, source, todo, tuple(made), have.patches, [], [], False)
+        return Built(project, base, source, todo, made, have.patches, [], [], False)
     states, kept = _rebuild(layout, source, todo, want, tree, bool(work))
     failed = any(state.word in applying.STOPPING for state in states)
-    if not failed:
-        made.append("patched")
-    return Built(project, base, source, todo, tuple(made), states, [], kept, failed)
+    return Built(project, base, source, todo, made if failed else (*made, "patched"), states, [], kept, failed)
+
+
+def wanted_record(source: Source, todo: list[Cell]) -> Record:
+    """What the record of a patched tree says when it is made of these, but for the patches' states."""
+    project, base = source.project, source.base
+    return Record(FORMAT, project.name, base.id, source.kind, source.reason, source.identity, digest(todo))
 
 
 def ensure_base(layout: Layout, source: Source) -> bool:
@@ -80,7 +93,7 @@ def ensure_base(layout: Layout, source: Source) -> bool:
     final = layout.tree("base", project.name, base.id)
     trees.recover(final, layout)
     tree = Repo(final)
-    want = Record(FORMAT, project.name, base.id, source.kind, source.reason, source.identity, "")
+    want = replace(wanted_record(source, []), digest="")
     have, work = trees.read_record(tree), trees.local_work(tree)
     if work:
         raise NosyncError(
@@ -91,37 +104,45 @@ def ensure_base(layout: Layout, source: Source) -> bool:
     if have is not None and have.same_inputs(want):
         return False
     progress(f"{project.name} {base.id}: making the base tree from its {source.kind} source")
-    scratch = Repo.create(trees.scratch_for(layout, "base", project, base))
-    source.fill(layout, scratch)
-    trees.commit_base(scratch, project, base)
-    trees.write_record(scratch, want)
-    trees.move_into_place(scratch.path, final, layout)
+    made = Repo.create(trees.scratch_for(layout, "base", project, base))
+    source.fill(layout, made)
+    trees.commit_base(made, project, base)
+    trees.write_record(made, want)
+    trees.move_into_place(made.path, final, layout)
     return True
 
 
-def make_patched(layout: Layout, source: Source, todo: list[Cell], kind: str = "patched") -> tuple[Repo, list[PatchState]]:
+def make_patched(
+    layout: Layout, source: Source, todo: list[Cell], kind: str = "patched"
+) -> tuple[Repo, list[PatchState]]:
     """A fresh patched tree in the scratch folder, not yet in place, and what became of each patch.
 
     Args:
         kind: Names the scratch folder; two builds of one base at a time need two names.
     """
     project, base = source.project, source.base
-    scratch = Repo.create(trees.scratch_for(layout, kind, project, base))
-    trees.start_from(scratch, Repo(layout.tree("base", project.name, base.id)))
-    _fetch_merge_bases(layout, scratch, project, todo)
-    states = applying.apply_all(scratch, applying.items(todo, source.absent), layout.scratch / f"mail-{kind}-{project.name}")
-    scratch.git("update-ref", trees.APPLIED, "HEAD")
-    return scratch, states
+    made = Repo.create(trees.scratch_for(layout, kind, project, base))
+    trees.start_from(made, Repo(layout.tree("base", project.name, base.id)))
+    _fetch_merge_bases(layout, made, project, todo)
+    items = applying.items(todo, source.absent)
+    states = applying.apply_all(made, items, scratch.fresh(layout, f"mail-{kind}-{project.name}"))
+    stored = trees.store_patches(made, [item.file for item in items if item.left_out])
+    made.git("update-ref", "--stdin", data=f"update {trees.APPLIED} HEAD\nupdate {trees.PATCHES} {stored}\n".encode())
+    return made, states
 
 
-def _source(layout: Layout, project: Project, base: Base, wanted: str) -> Source:
+def _source(layout: Layout, project: Project, base: Base, wanted: str, ask_again: bool = False) -> Source:
     """The source of the trees in place where it still serves; the network is asked only for a tree to be made."""
-    have = trees.read_record(Repo(layout.tree("base", project.name, base.id)))
+    final = layout.tree("base", project.name, base.id)
+    trees.recover(final, layout)
+    have = trees.read_record(Repo(final))
     if have is not None and have.format == FORMAT and wanted in ("", have.source):
         source = Source(project, base, have.source, have.reason)
-        if source.identity == have.identity and not (have.source == "archive" and _git_came_since(layout, project, base)):
+        if source.identity == have.identity and not (
+            have.source == "archive" and _git_came_since(layout, project, base)
+        ):
             return source
-    return obtain(layout, project, base, wanted)
+    return obtain(layout, project, base, wanted, ask_again)
 
 
 def _git_came_since(layout: Layout, project: Project, base: Base) -> bool:
@@ -134,24 +155,39 @@ def _rebuild(
 ) -> tuple[list[PatchState], list[str]]:
     count = sum(len(cell.patches) for cell in todo)
     progress(f"{source.project.name} {source.base.id}: applying {count} patches of {len(todo)} series")
-    scratch, states = make_patched(layout, source, todo)
+    made, states = make_patched(layout, source, todo)
     if any(state.word in applying.STOPPING for state in states):
-        shutil.rmtree(scratch.path)
+        shutil.rmtree(made.path)
         return states, []
-    trees.write_record(scratch, replace(want, patches=states))
-    kept = trees.keep(tree, scratch) if has_work else []
-    trees.carry_kept(tree, scratch)
-    trees.move_into_place(scratch.path, tree.path, layout)
+    trees.write_record(made, replace(want, patches=states))
+    kept = trees.keep(tree, made) if has_work else []
+    trees.carry_kept(tree, made)
+    trees.move_into_place(made.path, tree.path, layout)
     return states, kept
 
 
-def _fetch_merge_bases(layout: Layout, scratch: Repo, project: Project, todo: list[Cell]) -> None:
-    """Bring the blobs of every other base that patches here were written for; a three-way merge needs them."""
-    others = {cell.written_for.id: cell.written_for for cell in todo if cell.inherited and cell.written_for}
-    for other in others.values():
-        ensure_base(layout, _source(layout, project, other, ""))
-        path = layout.tree("base", project.name, other.id)
-        scratch.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(path), f"+{trees.BASE}:refs/nosync/merge-base/{other.id}")
+def _fetch_merge_bases(layout: Layout, made: Repo, project: Project, todo: list[Cell]) -> None:
+    """Bring every other base that patches here were written for, with its patches on it.
+
+    A three-way merge starts from the blobs that a patch names: those of that base, and those that the patches below
+    made of them.
+    """
+    all_series = [cell.series for cell in todo]
+    for other in {
+        cell.written_for.id: cell.written_for for cell in todo if cell.inherited and cell.written_for
+    }.values():
+        source = _source(layout, project, other, "")
+        ensure_base(layout, source)
+        below, _ = make_patched(layout, source, cells(project, all_series, other), kind="merge-base")
+        made.git(
+            "fetch",
+            "-q",
+            "--no-tags",
+            "--no-write-fetch-head",
+            str(below.path),
+            f"+HEAD:refs/nosync/merge-base/{other.id}",
+        )
+        shutil.rmtree(below.path)
 
 
 def _in_the_way(project: Project, base: Base, tree: Repo, work: list[str]) -> NosyncError:
@@ -160,5 +196,5 @@ def _in_the_way(project: Project, base: Base, tree: Repo, work: list[str]) -> No
         f"{tree.path} holds local work: {'; '.join(work)}",
         "commits or edits in the tree that are in no patch yet",
         f"make refresh-{project.name}{base_word}      # writes the commits into the patches\n"
-        f"make apply P={project.name}{base_word} FORCE=1   # rebuilds the tree and keeps the work under a ref it prints",
+        f"make apply P={project.name}{base_word} FORCE=1   # rebuilds it and keeps the work under a ref it prints",
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 from nosync import lock, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
@@ -22,8 +20,12 @@ def clean(layout: Layout, name: str, force: bool) -> Report:
     """
     report = Report("clean", COLUMNS)
     (project,) = choose(load_projects(layout.projects_file), name)
-    places = [(base, kind, layout.tree(kind, project.name, base.id)) for base in project.bases for kind in ("base", "patched")]
+    places = [
+        (base, kind, layout.tree(kind, project.name, base.id)) for base in project.bases for kind in ("base", "patched")
+    ]
     with lock.exclusive(layout.build / "lock", f"clean {name}"):
+        for _, _, path in places:
+            trees.recover(path, layout)
         there = [place for place in places if place[2].exists()]
         held = {path: _held(Repo(path)) for _, _, path in there}
         full = {path: work for path, work in held.items() if work}
@@ -34,13 +36,13 @@ def clean(layout: Layout, name: str, force: bool) -> Report:
                 f"make refresh-{name}\nmake clean-{name} FORCE=1      # they are gone then",
             )
         for base, kind, path in there:
-            shutil.rmtree(path)
+            trees.remove(path, layout)
             report.add(project=name, base=base.id, tree=kind, change="removed")
     return report
 
 
 def _held(tree: Repo) -> list[str]:
     if not tree.exists():
-        return []
+        return trees.local_work(tree)
     kept = tree.git("for-each-ref", "--format=%(refname)", trees.KEPT).split()
     return trees.local_work(tree) + kept

@@ -26,15 +26,21 @@ def main(argv: list[str] | None = None) -> int:
         report: Report = options.verb(find_layout(), options)
         return report.show(options.json)
     except NosyncError as error:
-        print(json.dumps({"error": error.as_dict(), "exit": IMPOSSIBLE}) if options.json else f"error: {error}", file=sys.stderr if not options.json else sys.stdout)
-        return IMPOSSIBLE
+        return _refuse(error, options.json)
     except OSError as error:
-        way = {28: "free some space", 30: "make the checkout writable", 13: "make the checkout writable"}.get(error.errno or 0, "")
-        print(f"error: {NosyncError(str(error), 'the file system refused', way)}", file=sys.stderr)
-        return IMPOSSIBLE
+        way = {28: "free some space", 30: "make the checkout writable", 13: "make the checkout writable"}
+        return _refuse(NosyncError(str(error), "the file system refused", way.get(error.errno or 0, "")), options.json)
     except KeyboardInterrupt:
         print("stopped; nothing is left half-way, run the same command again", file=sys.stderr)
         return 130
+
+
+def _refuse(error: NosyncError, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": error.as_dict(), "exit": IMPOSSIBLE}))
+    else:
+        print(f"error: {error}", file=sys.stderr)
+    return IMPOSSIBLE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,6 +72,26 @@ def _parser() -> argparse.ArgumentParser:
 
     drift = _verb(verbs, "drift", _drift, "every series against the newest release")
     drift.add_argument("project", nargs="?")
+
+    rebase = _verb(verbs, "rebase", _rebase, "take series to another base")
+    rebase.add_argument("project")
+    rebase.add_argument("--to", default="", help="a base's id, a release, or a git ref of upstream")
+    rebase.add_argument("--series", default="", help="this one alone")
+    rebase.add_argument("--continue", dest="resume", action="store_true", help="go on after a conflict was resolved")
+    rebase.add_argument("--abort", action="store_true", help="give a stopped rebase up")
+    rebase.add_argument("--dry", action="store_true", help="only say what would become of each patch")
+    rebase.add_argument("--force", action="store_true", help="believe that a merged patch left out by hand is there")
+
+    export = _verb(verbs, "export", _export, "a pull request ready to send, per series")
+    export.add_argument("project")
+    export.add_argument("--series", default="", help="this one alone")
+    _base_and_source(export)
+    export.add_argument("--send", action="store_true", help="push the branch and open the pull request")
+
+    wheels = _verb(verbs, "wheels", _wheels, "installable wheels of the patched trees")
+    wheels.add_argument("project", nargs="?")
+    _base_and_source(wheels)
+    wheels.add_argument("--env", action="store_true", help="make an environment that holds them")
 
     _verb(verbs, "lint", _lint, "pins and patches, without building")
     verbs.add_parser("audit", help="host syncs of any script: nosync audit script.py -- args", add_help=False)
@@ -119,6 +145,25 @@ def _drift(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.drift import drift
 
     return drift(layout, options.project or None)
+
+
+def _rebase(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.rebase import rebase
+
+    given = (options.project, options.to, options.series, options.resume, options.abort, options.dry, options.force)
+    return rebase(layout, *given)
+
+
+def _export(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.export import export
+
+    return export(layout, options.project, options.series, options.base, options.source, options.send)
+
+
+def _wheels(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.wheels import wheels
+
+    return wheels(layout, options.project or None, options.base, options.source, options.env)
 
 
 def _lint(layout: Layout, options: argparse.Namespace) -> Report:

@@ -6,13 +6,13 @@ import shutil
 from dataclasses import replace
 
 from nosync import building, lock
-from nosync.errors import NosyncError
+from nosync.errors import Unreachable
 from nosync.layout import Layout
 from nosync.projects import Base, Project, choose, load_projects
 from nosync.report import Report
 from nosync.series import cells, load_series
 from nosync.sources import Source, archive
-from nosync.words import summary
+from nosync.words import acceptable, summary
 
 COLUMNS = ("project", "newest", "series", "state", "detail")
 
@@ -37,7 +37,7 @@ def _project(layout: Layout, project: Project, report: Report) -> None:
     wider = project if known else replace(project, bases=(*project.bases, base))
     try:
         _series(layout, wider, base, report)
-    except NosyncError as error:
+    except Unreachable as error:
         report.add(False, project=project.name, newest=base.id, series="-", state="not reachable", detail=error.seen)
 
 
@@ -52,7 +52,7 @@ def _series(layout: Layout, project: Project, base: Base, report: Report) -> Non
         word, detail = summary(mine, len(cell.patches))
         if cell.written_for is None:
             word, detail = "no patches", ""
-        sound = word in ("applied", "drifted", "already-upstream", "no patches")
+        sound = acceptable(word, cell.inherited)
         written_for = f"patches of {cell.written_for.id}" if cell.inherited and cell.written_for else ""
         report.add(
             sound, project=project.name, newest=base.id, series=cell.series.name, state=word,

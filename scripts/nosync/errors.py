@@ -30,3 +30,7 @@ class NosyncError(Exception):
     def as_dict(self) -> dict[str, str]:
         """The same four texts, for ``--json``."""
         return {"seen": self.seen, "cause": self.cause, "way_out": self.way_out, "details": self.details}
+
+
+class Unreachable(NosyncError):
+    """A base that no source could give now; a run over all projects shows it as a row instead of stopping."""

@@ -8,6 +8,7 @@ proxies and credentials must count.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ HERMETIC = (
     "core.quotePath=true",
     "core.fsmonitor=false",
     "core.abbrev=40",
+    "core.bigFileThreshold=512m",  # above it git calls a file binary
+    "transfer.fsckObjects=false",
+    "fetch.fsckObjects=false",
     "apply.whitespace=nowarn",  # 'fix' would change bytes
     "apply.ignoreWhitespace=no",
     "am.threeWay=false",
@@ -52,17 +56,24 @@ HERMETIC = (
 # also keeps hunk headings equal between a git source and an archive, which lacks that file.
 BYTE_EXACT = "* -text -ident -filter -working-tree-encoding !eol !diff !merge !whitespace\n"
 
+# What running a tree's code leaves in it; upstream's own .gitignore is not always among the files that we bring.
+IGNORED = "__pycache__/\n*.py[co]\n.pytest_cache/\n.ruff_cache/\n.mypy_cache/\n*.egg-info/\n"
+
 # The variables of `git rev-parse --local-env-vars` that would redirect a command to another repository.
 _REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR",
                 "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_GRAFT_FILE",
-                "GIT_SHALLOW_FILE", "GIT_REPLACE_REF_BASE", "GIT_IMPLICIT_WORK_TREE", "GIT_CEILING_DIRECTORIES")  # fmt: skip
+                "GIT_SHALLOW_FILE", "GIT_REPLACE_REF_BASE", "GIT_IMPLICIT_WORK_TREE",
+                "GIT_CEILING_DIRECTORIES")  # fmt: skip
 
 
-class GitFailure(Exception):
-    """A git command that exited non-zero: ``argv``, ``code``, ``out`` and ``err`` as text."""
+class GitFailure(NosyncError):
+    """A git command that exited non-zero: ``argv``, ``code``, ``out`` and ``err`` as text.
+
+    Callers that know what a failure means catch it; one that nobody expected ends the run like any other error.
+    """
 
     def __init__(self, argv: Sequence[str], code: int, out: str, err: str) -> None:
-        super().__init__(f"git {' '.join(argv)}: exit {code}\n{err or out}")
+        super().__init__(f"git {' '.join(argv)[:200]}: exit {code}", "", "", err or out)
         self.argv, self.code, self.out, self.err = list(argv), code, out, err
 
 
@@ -70,8 +81,35 @@ def _run(argv: list[str], cwd: Path, env: Mapping[str, str], data: bytes | None)
     try:
         done = subprocess.run(["git", *argv], cwd=cwd, env=dict(env), input=data, capture_output=True, check=False)
     except FileNotFoundError:
-        raise NosyncError("git is not on the PATH", "git is not installed", "install git 2.35 or newer") from None
+        raise _no_git(cwd) from None
     return done.returncode, done.stdout, done.stderr
+
+
+def _run_within(seconds: float, argv: list[str], cwd: Path, env: Mapping[str, str]) -> tuple[int, bytes, bytes]:
+    """As ``_run``, but git and its helpers are ended after so many seconds (a host that swallows every packet)."""
+    pipe = subprocess.PIPE
+    try:
+        # a process group of its own: git's transport helper would outlive git and keep our pipes open
+        child = subprocess.Popen(
+            ["git", *argv], cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, process_group=0
+        )
+    except FileNotFoundError:
+        raise _no_git(cwd) from None
+    try:
+        out, err = child.communicate(timeout=seconds)
+        return child.returncode, out, err
+    except BaseException as reason:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        if isinstance(reason, subprocess.TimeoutExpired):
+            return 124, b"", f"no answer within {seconds:.0f} seconds".encode()
+        raise
+
+
+def _no_git(cwd: Path) -> NosyncError:
+    if not cwd.is_dir():
+        return NosyncError(f"{cwd} is not there", "another program removed it meanwhile", "run the same command again")
+    return NosyncError("git is not on the PATH", "git is not installed", "install git 2.35 or newer")
 
 
 def hermetic_environment(ceiling: Path) -> dict[str, str]:
@@ -83,6 +121,8 @@ def hermetic_environment(ceiling: Path) -> dict[str, str]:
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CEILING_DIRECTORIES": str(ceiling),
         "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",  # looking at a tree must not get in the way of the user's own git there
+        "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_EDITOR": "true",
         "LC_ALL": "C.UTF-8",
     }
@@ -103,6 +143,7 @@ class Repo:
         repo._call(["init", "-q", "--template=", "-b", "main", "."], None, None, assert_own=False)
         (repo.path / ".git" / "info").mkdir(exist_ok=True)
         (repo.path / ".git" / "info" / "attributes").write_text(BYTE_EXACT)
+        (repo.path / ".git" / "info" / "exclude").write_text(IGNORED)
         return repo
 
     def exists(self) -> bool:
@@ -130,7 +171,9 @@ class Repo:
             return False
         return True
 
-    def _call(self, argv: list[str], data: bytes | None, env: Mapping[str, str] | None, assert_own: bool = True) -> bytes:
+    def _call(
+        self, argv: list[str], data: bytes | None, env: Mapping[str, str] | None, assert_own: bool = True
+    ) -> bytes:
         if assert_own and not self.exists():
             raise NosyncError(
                 f"{self.path} is not a git repository of its own, so 'git {argv[0]}' would act on a parent",
@@ -146,7 +189,12 @@ class Repo:
 
 
 def user_git(
-    cwd: Path, *argv: str, timeout_settings: bool = False, data: bytes | None = None, anywhere: bool = False
+    cwd: Path,
+    *argv: str,
+    timeout_settings: bool = False,
+    data: bytes | None = None,
+    anywhere: bool = False,
+    within: float = 0,
 ) -> str:
     """Run git with the user's own configuration (mirrors, proxies, credentials), never asking questions.
 
@@ -154,6 +202,7 @@ def user_git(
         cwd: The top of a repository; asserted, so that no command reaches a parent repository.
         timeout_settings: Give up on a silent network within seconds.
         anywhere: ``cwd`` is no repository and none is needed (``clone``, ``ls-remote``).
+        within: Seconds after which the command counts as failed; 0 for no limit.
     """
     if not anywhere and not (cwd / ".git").exists():
         raise NosyncError(f"{cwd} is not a git repository of its own", "its submodule is not initialised", "make apply")
@@ -162,7 +211,8 @@ def user_git(
     settings = ["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=10"] if timeout_settings else []
     if timeout_settings:
         env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=10")
-    code, out, err = _run(settings + list(argv), cwd, env, data)
+    words = settings + list(argv)
+    code, out, err = _run_within(within, words, cwd, env) if within else _run(words, cwd, env, data)
     if code:
         raise GitFailure(argv, code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
     return out.decode("utf-8", "surrogateescape")
@@ -175,5 +225,7 @@ def check_version() -> None:
     version = tuple(int(part) for part in words[2].split(".")[:2]) if code == 0 and len(words) > 2 else (0, 0)
     if version < MINIMUM_VERSION:
         raise NosyncError(
-            f"git {'.'.join(map(str, version))} is too old", "the tool uses 'git am --empty'", "install git 2.35 or newer"
+            f"git {'.'.join(map(str, version))} is too old",
+            "the tool uses 'git am --empty'",
+            "install git 2.35 or newer",
         )

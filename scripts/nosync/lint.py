@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nosync.layout import Layout
-from nosync.patchfile import PatchText
+from nosync.patchfile import PatchText, parse, unsafe
 from nosync.projects import Project, load_projects
 from nosync.report import Report
 from nosync.series import Series, load_series
 
 COLUMNS = ("what", "where", "result", "detail")
+_UNBREAKABLE = re.compile(r"://|^[A-Z][A-Za-z-]+-by: ")  # an address, a trailer
 _OURS = re.compile(r"nosync|build/patched|build/base", re.IGNORECASE)
 
 
@@ -67,8 +68,6 @@ def _series(project: Project, series: Series, report: Report) -> None:
 
 
 def _patch(file: Path, number: int, series: Series, report: Report, where: str) -> None:
-    from nosync.patchfile import parse
-
     text = parse(file.read_bytes())
     problems = list(_name_problems(file, number)) + list(_message_problems(text, series)) + list(_diff_problems(text))
     _add(report, "patch", where, problems)
@@ -83,14 +82,13 @@ def _message_problems(text: PatchText, series: Series) -> Iterator[str]:
     head = text.head.decode("utf-8", "replace")
     if not head.startswith("From " + "0" * 40 + " Mon Sep 17 00:00:00 2001\n"):
         yield "not written by refresh (its first line is not git's with a zero commit)"
-    header, _, body = head.partition("\n\n")
-    message = body.rpartition("\n---\n")[0] if "\n---\n" in body else body
+    header, _, message = head.partition("\n\n")
     subject = text.subject()
     if len(subject) > 72:
         yield f"the subject has {len(subject)} characters"
-    if re.search(r"^(---|diff -|Index: )", message, re.MULTILINE):
+    if re.search(r"^(---[ \t]*$|--- \S|diff -|Index: )", message, re.MULTILINE):
         yield "a line of the message looks like the start of a diff; git am would cut it there"
-    if long := [line for line in message.splitlines() if len(line) > 76 and "://" not in line]:
+    if long := [line for line in message.splitlines() if len(line) > 76 and not _UNBREAKABLE.search(line)]:
         yield f"a line of the message has {len(long[0])} characters"
     if series.sign_off and "\nSigned-off-by: " not in "\n" + message:
         yield "no Signed-off-by, which this upstream requires"
@@ -101,16 +99,16 @@ def _message_problems(text: PatchText, series: Series) -> Iterator[str]:
 def _diff_problems(text: PatchText) -> Iterator[str]:
     if not text.diffs:
         yield "no diff"
+    yield from unsafe(text)
     for diff in text.diffs:
-        parts = Path(diff.path).parts
-        if diff.path.startswith("/") or ".." in parts or ".git" in {part.lower() for part in parts}:
-            yield f"touches {diff.path}"
         if b"\nGIT binary patch\n" in diff.text:
             yield f"binary: {diff.path}"
-        if b" 160000\n" in diff.text.split(b"\n@@", 1)[0] + b"\n":
-            yield f"a submodule: {diff.path}"
-        if len(diff.old) != 40:
+        if len(diff.old) != 40 and not _mode_alone(diff.text):
             yield f"no full blob ids for {diff.path}"
         added = [line for line in diff.text.split(b"\n@@", 1)[-1].splitlines() if line.startswith(b"+")]
         if any(line.rstrip(b"\r") != line.rstrip(b"\r").rstrip() for line in added):
             yield f"trailing whitespace in {diff.path}"
+
+
+def _mode_alone(diff: bytes) -> bool:
+    return b"\nold mode " in diff and b"\n@@" not in diff

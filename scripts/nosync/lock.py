@@ -37,8 +37,10 @@ def exclusive(path: Path, purpose: str, patience: float = 120.0) -> Iterator[Non
         handle.truncate()
         handle.write(f"process {os.getpid()} ({purpose})")
         handle.flush()
-        yield
-        handle.truncate(0)
+        try:
+            yield
+        finally:
+            handle.truncate(0)
 
 
 def _acquire(handle, path: Path, patience: float) -> None:  # type: ignore[no-untyped-def]
@@ -51,7 +53,9 @@ def _acquire(handle, path: Path, patience: float) -> None:  # type: ignore[no-un
             handle.seek(0)
             holder = handle.read().strip() or "another run"
         if time.monotonic() > deadline:
-            raise NosyncError(f"{path} is held by {holder}", "another run works on build/", "wait for it, then run again")
+            raise NosyncError(
+                f"{path} is held by {holder}", "another run works on build/", "wait for it, then run again"
+            )
         if not told:
             print(f"waiting for {holder}", file=sys.stderr)
             told = True

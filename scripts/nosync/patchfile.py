@@ -5,8 +5,11 @@ Pure functions on bytes; nothing here runs git or touches the disk.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
+from email.header import decode_header, make_header
+from itertools import pairwise
 
 ZERO = b"0" * 40
 _DIFF = re.compile(rb"^diff --git ", re.MULTILINE)
@@ -48,7 +51,8 @@ class PatchText:
         """The subject line, unfolded, without ``[PATCH]``."""
         match = re.search(rb"^Subject: (.*(?:\n[ \t].*)*)", self.head, re.MULTILINE)
         text = re.sub(rb"\n[ \t]", b" ", match.group(1)) if match else b""
-        return re.sub(r"^\[PATCH\] ", "", text.decode("utf-8", "replace"))
+        decoded = str(make_header(decode_header(text.decode("utf-8", "replace"))))
+        return re.sub(r"^\[PATCH\] ", "", decoded)
 
     def without(self, prefixes: tuple[str, ...]) -> tuple[PatchText, list[str]]:
         """This patch less the diffs under ``prefixes``, and the paths that were left out."""
@@ -60,27 +64,26 @@ class PatchText:
         """This patch plus the other's diffs of ``paths``, in git's order (by the bytes of the path)."""
         extra = tuple(diff for diff in other.diffs if diff.path in paths)
         merged = sorted(self.diffs + extra, key=lambda diff: diff.path.encode("utf-8", "surrogateescape"))
-        return PatchText(self.head, tuple(merged))
+        # git writes an empty line between message and diff, which a patch without a diff lacks
+        head = self.head if self.diffs or not extra else self.head + b"\n"
+        return PatchText(head, tuple(merged))
 
 
 def parse(data: bytes) -> PatchText:
     """Split a patch as ``git format-patch`` writes it.
 
-    A line of a hunk starts with a space, ``+``, ``-`` or a backslash, so ``diff --git`` at a line start is never in one.
+    A line of a hunk starts with a space, ``+``, ``-`` or a backslash, so no ``diff --git`` at a line start is in one.
     """
     start = _diff_start(data)
     cuts = [match.start() for match in _DIFF.finditer(data, start)] + [len(data)]
-    diffs = tuple(_file_diff(data[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))
+    diffs = tuple(_file_diff(data[a:b]) for a, b in pairwise(cuts))
     return PatchText(data[:start], diffs)
 
 
 def _diff_start(data: bytes) -> int:
-    """Where the diff begins: the first ``diff --git`` after the line ``---`` that ends the message."""
-    end = re.search(rb"^---\n", data, re.MULTILINE)
-    match = _DIFF.search(data, end.end() if end else 0)
+    """Where the diff begins; ``git am`` cuts the message at the same line."""
+    match = _DIFF.search(data)
     return match.start() if match else len(data)
-
-
 
 
 def _file_diff(text: bytes) -> FileDiff:
@@ -101,7 +104,34 @@ def _path(text: bytes) -> str:
     return first[2 : (len(first) - 1) // 2].decode("utf-8", "surrogateescape")
 
 
-_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b'"': b'"', b"\\": b"\\", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_ESCAPES = {
+    b"n": b"\n",
+    b"t": b"\t",
+    b"r": b"\r",
+    b'"': b'"',
+    b"\\": b"\\",
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"v": b"\v",
+}
+
+
+def unsafe(text: PatchText) -> list[str]:
+    """What in a patch must not be applied: paths outside the tree or in a git folder, submodules."""
+    problems = []
+    for diff in text.diffs:
+        parts = diff.path.split("/")
+        if diff.path.startswith("/") or ".." in parts or ".git" in {part.lower() for part in parts}:
+            problems.append(f"touches {diff.path}")
+        if b" 160000\n" in diff.text.split(b"\n@@", 1)[0] + b"\n":
+            problems.append(f"a submodule: {diff.path}")
+    return problems
+
+
+def blob_id(data: bytes) -> str:
+    """The id that git gives these bytes as a blob."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _unquote(name: bytes) -> str:

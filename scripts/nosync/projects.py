@@ -124,9 +124,13 @@ def load_projects(file: Path) -> dict[str, Project]:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NosyncError(f"{file} is missing", "not run from a checkout of the monorepo", "cd to the checkout") from None
+        raise NosyncError(
+            f"{file} is missing", "not run from a checkout of the monorepo", "cd to the checkout"
+        ) from None
     except tomllib.TOMLDecodeError as error:
-        raise NosyncError(f"{file} is not valid TOML: {error}", "a slip while editing", f"git diff {file.name}") from None
+        raise NosyncError(
+            f"{file} is not valid TOML: {error}", "a slip while editing", f"git diff {file.name}"
+        ) from None
     return {name: _project(name, body, file) for name, body in table.items()}
 
 

@@ -6,31 +6,22 @@ would not survive the way back is refused before any file changes.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from nosync import building, lock, trees
+from nosync import building, lock, mailbox, ownership, patchfolder, scratch, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
-from nosync.patchfile import parse
+from nosync.ownership import Commit
+from nosync.patchfile import blob_id, parse
 from nosync.projects import Base, Project, load_projects
 from nosync.report import Report
-from nosync.series import Cell, Patch, cells, digest, load_series
+from nosync.series import Cell, Patch, cells, load_series
 from nosync.sources import Source
 from nosync.trees import PatchState, Record
 
-# Every setting that could change a byte is given, so that the user's configuration has nothing left to say.
-FORMAT_PATCH = (
-    "format-patch", "-q", "--zero-commit", "--no-signature", "--full-index", "--no-stat", "--no-renames",
-    "--diff-algorithm=myers", "--indent-heuristic", "-U3", "--inter-hunk-context=0", "--src-prefix=a/",
-    "--dst-prefix=b/", "--no-numbered", "--no-attach", "--no-thread", "--no-cover-letter", "--no-base", "--no-notes",
-    "--no-ext-diff", "--no-textconv", "--no-relative", "--no-color", "--no-signoff", "--no-from", "--no-to", "--no-cc",
-    "--no-add-header", "--binary", "--subject-prefix=PATCH", "--encode-email-headers", "--suffix=.patch",
-    "--filename-max-length=64", "--submodule=short", "--always",
-)  # fmt: skip
 COLUMNS = ("project", "base", "series", "patch", "change")
 
 
@@ -38,7 +29,7 @@ def refresh(layout: Layout, name: str, base_word: str, series: str, dry: bool) -
     """Write the tree's commits into patches/; ``dry`` only says what would change (exit 1 if anything).
 
     Args:
-        series: The series that commits which are new belong to, where that is not plain.
+        series: The series of commits that are new, where that is not plain.
     """
     project = load_projects(layout.projects_file).get(name)
     if project is None:
@@ -51,22 +42,29 @@ def refresh(layout: Layout, name: str, base_word: str, series: str, dry: bool) -
 
 
 def _refresh(layout: Layout, project: Project, base: Base, wanted: str, dry: bool, report: Report) -> None:
+    trees.recover(layout.tree("patched", project.name, base.id), layout)
     tree, record = _tree(layout, project, base)
+    source = Source(project, base, record.source, record.reason)
     todo = cells(project, load_series(layout.patches, project), base)
-    _refuse_unready(project, tree, todo, wanted)
-    owners = assign(tree, record, todo, wanted)
-    exported = _export(layout, tree, base, todo, owners, record)
-    fresh, states = _round_trip(layout, Source(project, base, record.source, record.reason), tree, exported)
-    untouched = _untouched(record, owners)
+    _refuse_moved_pin(tree, record, source)
+    _refuse_unready(project, base, tree, record, todo, wanted)
+    _refuse_unwritable(tree, source)
+    owners = ownership.assign(tree, record, todo, wanted)
+    staging = scratch.fresh_folder(layout, f"exported-{project.name}@{base.id}")
+    exported = _export(staging, tree, base, todo, owners)
+    _refuse_changed(project, base, record, todo, exported)
+    fresh, states = _round_trip(layout, source, tree, exported)
+    staying = {cell.series.name for cell in todo if cell.inherited} & ownership.untouched(tree, record, owners)
     changed = False
     for old, new in zip(todo, exported, strict=True):
-        if not (old.inherited and old.series.name in untouched):
+        if old.series.name not in staying:
             changed |= _write(old, new, base, dry, report)
-    shutil.rmtree(layout.scratch / "exported", ignore_errors=True)
-    if dry:
-        shutil.rmtree(fresh.path)
-    else:
-        _settle(layout, project, base, tree, fresh, record, states)
+    if not dry:
+        _settle(layout, source, tree, fresh, ownership.with_staying(record, states, todo, staying))
+    shutil.rmtree(fresh.path)
+    shutil.rmtree(staging)
+    for line in ownership.gone(record, owners):
+        report.note(line)
     if not changed:
         report.note("no patch changes: the files are what the tree's commits give")
 
@@ -74,15 +72,36 @@ def _refresh(layout: Layout, project: Project, base: Base, wanted: str, dry: boo
 def _tree(layout: Layout, project: Project, base: Base) -> tuple[Repo, Record]:
     tree = Repo(layout.tree("patched", project.name, base.id))
     record = trees.read_record(tree)
+    again = f"make apply P={project.name} BASE={base.id}"
     if record is None:
-        raise NosyncError(f"there is no patched tree {tree.path}", "nothing was applied yet", f"make apply P={project.name} BASE={base.id}")
+        raise NosyncError(f"there is no patched tree {tree.path}", "nothing was applied yet", again)
+    if record.format != trees.FORMAT:
+        raise NosyncError(
+            f"{tree.path} was made by another version of the tool", "the tool was updated", f"{again} FORCE=1"
+        )
     return tree, record
 
 
-def _refuse_unready(project: Project, tree: Repo, todo: list[Cell], wanted: str) -> None:
+# ---- what refresh refuses ------------------------------------------------------------------------
+
+
+def _refuse_moved_pin(tree: Repo, record: Record, source: Source) -> None:
+    if (record.source == "archive" and source.base.archive is None) or source.identity != record.identity:
+        raise NosyncError(
+            f"{tree.path} was made from another pin than {source.base.id} has now",
+            "upstream/projects.toml changed since; the tree's commits stand on the former files",
+            f"git diff upstream/projects.toml      # put it back, then: make refresh-{source.project.name}\n"
+            f"make apply P={source.project.name} BASE={source.base.id} FORCE=1      # or keep the commits under a ref",
+        )
+
+
+def _refuse_unready(project: Project, base: Base, tree: Repo, record: Record, todo: list[Cell], wanted: str) -> None:
     if operation := trees.operation_in_progress(tree):
         word = operation.removeprefix("git ")
-        raise NosyncError(f"{operation} is in progress in {tree.path}", "it waits for you", f"git -C {tree.path} {word} --continue")
+        raise NosyncError(
+            f"{operation} is in progress in {tree.path}", "it waits for you",
+            f"git -C {tree.path} {word} --continue\ngit -C {tree.path} {word} --abort",
+        )  # fmt: skip
     if changed := trees.edits(tree):
         raise NosyncError(
             f"{tree.path} has uncommitted edits: {', '.join(changed[:5])}",
@@ -91,132 +110,144 @@ def _refuse_unready(project: Project, tree: Repo, todo: list[Cell], wanted: str)
             f"git -C {tree.path} rebase -i --autosquash {trees.BASE}",
         )
     if not tree.ok("merge-base", "--is-ancestor", trees.BASE, "HEAD"):
-        raise NosyncError(f"HEAD of {tree.path} does not stand on the base", "another branch is checked out", f"git -C {tree.path} switch main")
+        raise NosyncError(
+            f"HEAD of {tree.path} does not stand on the base",
+            "another branch is checked out",
+            f"git -C {tree.path} switch main",
+        )
     if merges := tree.git("rev-list", "--merges", f"{trees.BASE}..HEAD").split():
-        raise NosyncError(f"{tree.path} holds a merge commit, {merges[0][:12]}", "a series is a line of commits", "rebase it away")
+        raise NosyncError(
+            f"{tree.path} holds a merge commit, {merges[0][:12]}", "a series is a line of commits",
+            f"git -C {tree.path} rebase {trees.BASE}",
+        )  # fmt: skip
     names = [cell.series.name for cell in todo]
     if wanted and wanted not in names:
-        raise NosyncError(f"{project.name} has no series {wanted!r}", "", "one of: " + ", ".join(names))
-
-
-# ---- which commit belongs to which series -----------------------------------------------------------------------------
-
-
-def assign(tree: Repo, record: Record, todo: list[Cell], wanted: str) -> list[tuple[str, str]]:
-    """(commit, series) for every commit of the tree, oldest first.
-
-    A commit that ``apply`` made keeps its series; a rewritten one is known by author, date and subject, else by its
-    subject. A new one belongs to ``wanted``, else to the series of the commit below it, else to the only or first one.
-    """
-    order = [cell.series.name for cell in todo]
-    known = {state.commit: state.series for state in record.patches if state.commit}
-    by_mark = {_mark(tree, commit): series for commit, series in known.items()}
-    by_subject = {mark[-1]: series for mark, series in by_mark.items()}
-    found: list[tuple[str, str]] = []
-    for commit in trees.commits(tree):
-        mark = _mark(tree, commit)
-        below = found[-1][1] if found else (order[0] if order else "")
-        owner = known.get(commit) or by_mark.get(mark) or by_subject.get(mark[-1]) or wanted or below
-        if not owner:
-            raise NosyncError(f"{tree.path} has commits but the project has no series", "", "make patches/<project>/<series>/series.toml first")
-        found.append((commit, owner))
-    positions = [order.index(owner) for _, owner in found if owner in order]
-    if positions != sorted(positions):
-        listing = "\n".join(f"{commit[:12]} {owner}: {_mark(tree, commit)[-1]}" for commit, owner in found)
         raise NosyncError(
-            f"the commits of {tree.path} mix the series ({' below '.join(order)})",
-            "a commit was reordered across a series, or a new one stands among another series' commits",
-            f"git -C {tree.path} rebase -i {trees.BASE}, or name the new commits' series with S=<series>",
-            listing,
+            f"{project.name} has no series {wanted!r}",
+            "a mistyped name, or series.toml is still to be written",
+            "one of: " + ", ".join(names),
         )
-    return found
+    own = {cell.series.name for cell in todo if not cell.inherited}
+    if lost := [state for state in record.patches if not state.commit and state.series in own]:
+        raise NosyncError(
+            f"{lost[0].series}/{lost[0].file} made no commit ({lost[0].word}), so refresh would drop it",
+            "upstream has the change on this base",
+            f"git rm patches/{project.name}/{lost[0].series}/{base.id}/{lost[0].file}\n"
+            f"make apply P={project.name} BASE={base.id}",
+        )
 
 
-def _untouched(record: Record, owners: list[tuple[str, str]]) -> set[str]:
-    """Series whose commits are still the ones that ``apply`` made; an inherited one of these needs no own folder."""
-    made = [(state.commit, state.series) for state in record.patches if state.commit]
-    names = {series for _, series in made}
-    return {name for name in names if [c for c, s in made if s == name] == [c for c, s in owners if s == name]}
+def _refuse_unwritable(tree: Repo, source: Source) -> None:
+    """Refuse commits that touch what a patch must not, or what this source cannot carry."""
+    out = tree.git("log", "--raw", "--no-renames", "-z", "--format=%x01%h", f"{trees.BASE}..HEAD")
+    for block in out.split("\x01")[1:]:
+        commit, *fields = block.split("\0")
+        pairs = [field.strip("\n") for field in fields if field.strip("\n")]
+        for raw, path in zip(pairs[::2], pairs[1::2], strict=True):
+            if "160000" in raw[:14]:  # either mode of ':old new …'
+                raise NosyncError(
+                    f"commit {commit.strip()} of {tree.path} holds {path} as a submodule",
+                    "a git repository lies in the tree and was added as it is",
+                    f"git -C {tree.path} rebase -i {trees.BASE}",
+                )
+            if source.absent and path.startswith(source.absent):
+                raise NosyncError(
+                    f"commit {commit.strip()} of {tree.path} touches {path}, which the archive lacks",
+                    "this tree was made from an archive, and so cannot say what upstream has there",
+                    f"make apply P={source.project.name} BASE={source.base.id} SOURCE=git FORCE=1\n"
+                    f"git -C {tree.path} cherry-pick <the kept commit>",
+                )
 
 
-def _mark(tree: Repo, commit: str) -> tuple[str, ...]:
-    return tuple(tree.git("log", "-1", "--format=%an%x00%ae%x00%at%x00%s", commit).rstrip("\n").split("\0"))
+def _refuse_changed(project: Project, base: Base, record: Record, todo: list[Cell], exported: list[Cell]) -> None:
+    """Refuse to write over patch files that are neither what was applied nor what would be written.
+
+    Some of each is what a refresh that was killed leaves; anything else came from another hand.
+    """
+    for old, new in zip(todo, exported, strict=True):
+        applied = {state.file: state.blob for state in record.patches if state.series == old.series.name}
+        coming = {patch.file.name: blob_id(patch.file.read_bytes()) for patch in new.patches}
+        now = {patch.file.name: blob_id(patch.file.read_bytes()) for patch in old.patches}
+        strange = [name for name, blob in now.items() if blob not in (applied.get(name), coming.get(name))]
+        strange += [name for name in applied.keys() & coming.keys() if name not in now]
+        if strange:
+            folder = old.series.own_folder(old.written_for or base)
+            raise NosyncError(
+                f"{folder} changed since it was applied: {', '.join(sorted(strange))}",
+                "an edit by hand or a pull; the tree's commits do not know of it",
+                f"git diff {folder}      # put the files back, then: make refresh-{project.name}\n"
+                f"make apply P={project.name} BASE={base.id} FORCE=1      # or take them; the commits are kept",
+            )
 
 
-# ---- from commits to files --------------------------------------------------------------------------------------------
+# ---- from commits to files -----------------------------------------------------------------------
 
 
-def _export(layout: Layout, tree: Repo, base: Base, todo: list[Cell], owners: list[tuple[str, str]], record: Record) -> list[Cell]:
+def _export(staging: Path, tree: Repo, base: Base, todo: list[Cell], owners: list[tuple[Commit, str]]) -> list[Cell]:
     """The series' commits as patch files in a scratch folder, as cells."""
-    root = layout.scratch / "exported"
-    shutil.rmtree(root, ignore_errors=True)
     exported = []
     for cell in todo:
         mine = [commit for commit, owner in owners if owner == cell.series.name]
-        folder = root / cell.series.name
-        folder.mkdir(parents=True)
-        if mine:
-            tree.git(*FORMAT_PATCH, "-o", str(folder), f"{mine[0]}^..{mine[-1]}")
-        files = sorted(folder.glob("*.patch"))
+        files = mailbox.write(tree, f"{mine[0].id}^", mine[-1].id, staging / cell.series.name) if mine else []
         for commit, file in zip(mine, files, strict=True):
-            _restore_left_out(file, commit, cell, record, tree)
+            _restore_left_out(file, commit, tree)
         exported.append(replace(cell, written_for=base, patches=tuple(Patch(file) for file in files)))
     return exported
 
 
-def _restore_left_out(file: Path, commit: str, cell: Cell, record: Record, tree: Repo) -> None:
+def _restore_left_out(file: Path, commit: Commit, tree: Repo) -> None:
     """Give back to a patch the diffs of paths that the source lacks by nature; the tree never saw them."""
-    mine = [state for state in record.patches if state.series == cell.series.name and state.commit]
-    state = next((state for state in mine if state.commit == commit), None)
-    if state is None:
-        subject = _mark(tree, commit)[-1]
-        state = next((state for state in mine if _mark(tree, state.commit)[-1] == subject), None)
-    former = next((patch for patch in cell.patches if state and patch.file.name == state.file), None)
-    if state and state.left_out and former:
-        file.write_bytes(parse(file.read_bytes()).with_diffs_of(former.text(), state.left_out).data)
+    if commit.origin and commit.origin.left_out:
+        mailbox.restore(file, parse(tree.raw("cat-file", "blob", commit.origin.blob)), commit.origin.left_out)
 
 
 def _round_trip(layout: Layout, source: Source, tree: Repo, staged: list[Cell]) -> tuple[Repo, list[PatchState]]:
     """Apply what was exported to a fresh base and compare each commit with the tree's."""
+    building.ensure_base(layout, source)
     fresh, states = building.make_patched(layout, source, staged, kind="refreshed")
-    ours, theirs = trees.commits(tree), trees.commits(fresh)
-    format_ = "--format=%T%x00%an%x00%ae%x00%aI%x00%B"
-    for mine, again in zip(ours, theirs, strict=False):
-        if tree.git("log", "-1", format_, mine).rstrip() != fresh.git("log", "-1", format_, again).rstrip():
-            raise _lost(tree, mine)
+    ours, theirs = _contents(tree), _contents(fresh)
+    for position, (commit, content) in enumerate(ours):
+        if position >= len(theirs) or theirs[position][1] != content:
+            raise _lost(tree, commit)
     if len(ours) != len(theirs):
-        raise _lost(tree, ours[min(len(theirs), len(ours) - 1)])
+        raise _lost(tree, ours[-1][0] if ours else trees.head(tree))
     return fresh, states
+
+
+def _contents(repo: Repo) -> list[tuple[str, str]]:
+    """(commit, all of it that a patch carries), oldest first."""
+    out = repo.git(
+        "log", "--reverse", "--topo-order", "--format=%x01%H%x00%T%x00%an%x00%ae%x00%aI%x00%B", f"{trees.BASE}..HEAD"
+    )
+    pairs = [block.rstrip("\n").split("\0", 1) for block in out.split("\x01")[1:]]
+    return [(commit, content) for commit, content in pairs]
 
 
 def _lost(tree: Repo, commit: str) -> NosyncError:
     return NosyncError(
         f"commit {commit[:12]} of {tree.path} does not survive the way through a patch file",
-        "a line '---' or 'diff --git' in its message, a subject of several lines, or a change mail cannot carry",
+        "a line '---' or 'diff -' in its message, '[PATCH]' in its subject, or empty lines and spaces that mail drops",
         f"git -C {tree.path} rebase -i {trees.BASE}      # reword it; no patch file was changed",
     )
 
 
-# ---- writing ----------------------------------------------------------------------------------------------------------
+# ---- writing -------------------------------------------------------------------------------------
 
 
 def _write(old: Cell, new: Cell, base: Base, dry: bool, report: Report) -> bool:
     """Bring the series' folder of this base to the new files; returns whether anything differs."""
     before = {patch.file.name: patch.file.read_bytes() for patch in old.patches}
     after = {patch.file.name: patch.file.read_bytes() for patch in new.patches}
+    folder = old.series.own_folder(base)
+    if not dry:
+        patchfolder.bring(folder, after)
     if before == after:
         return False
-    folder = old.series.own_folder(base)
     for name in sorted(before.keys() | after.keys()):
-        change = _change(before.get(name), after.get(name))
-        if change:
-            report.add(not dry, project=old.series.project, base=base.id, series=old.series.name, patch=name, change=change)
-    if not dry:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in after.items():
-            _replace(folder / name, data)
-        for name in {file.name for file in folder.glob("*.patch")} - after.keys():
-            (folder / name).unlink()
+        if change := _change(before.get(name), after.get(name)):
+            report.add(
+                not dry, project=old.series.project, base=base.id, series=old.series.name, patch=name, change=change
+            )
     return True
 
 
@@ -228,20 +259,34 @@ def _change(before: bytes | None, after: bytes | None) -> str:
     return "removed" if after is None else "changed"
 
 
-def _replace(file: Path, data: bytes) -> None:
-    if file.exists() and file.read_bytes() == data:
-        return
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(data)
-    os.replace(partial, file)
+def _settle(layout: Layout, source: Source, tree: Repo, fresh: Repo, states: list[PatchState]) -> None:
+    """Move the tree's branch to the commits that ``apply`` would make of the new files; its files stay as they are.
+
+    All refs move in one transaction. ``main`` comes along where it still was what ``apply`` left; the former commits
+    stay known as the tool's own.
+    """
+    incoming = f"+{trees.APPLIED}:refs/nosync/refreshed"
+    tree.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(fresh.path), incoming)
+    new, former = (tree.git("rev-parse", ref).strip() for ref in ("refs/nosync/refreshed", trees.APPLIED))
+    todo = cells(source.project, load_series(layout.patches, source.project), source.base)
+    record = trees.record_blob(tree, replace(building.wanted_record(source, todo), patches=states))
+    moves = [f"update HEAD {new}", f"update {trees.APPLIED} {new}", f"update {trees.RECORD} {record}"]
+    parted = {(state.series, state.file) for state in states if state.left_out}
+    files = [patch.file for cell in todo for patch in cell.patches if (cell.series.name, patch.file.name) in parted]
+    stored = trees.store_patches(tree, files)
+    moves += [f"update {trees.PATCHES} {stored}", "delete refs/nosync/refreshed"]
+    if new != former:
+        moves.append(f"update {trees.FORMER}/{former} {former}")
+        if _left_behind(tree, former):
+            moves.append(f"update refs/heads/main {new}")
+    tree.git("update-ref", "-m", "nosync refresh", "--stdin", data="".join(f"{move}\n" for move in moves).encode())
 
 
-def _settle(layout: Layout, project: Project, base: Base, tree: Repo, fresh: Repo, record: Record, states: list[PatchState]) -> None:
-    """Move the tree's branch to the commits that ``apply`` would make of the new files; its files stay as they are."""
-    tree.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(fresh.path), "+HEAD:refs/nosync/refreshed")
-    tree.git("update-ref", "-m", "nosync refresh", "HEAD", "refs/nosync/refreshed")
-    tree.git("update-ref", trees.APPLIED, "refs/nosync/refreshed")
-    tree.git("update-ref", "-d", "refs/nosync/refreshed")
-    new = cells(project, load_series(layout.patches, project), base)
-    trees.write_record(tree, replace(record, digest=digest(new), patches=states))
-    shutil.rmtree(fresh.path)
+def _left_behind(tree: Repo, former: str) -> bool:
+    """Is ``main`` not checked out and still at what ``apply`` left?"""
+    branch = tree.git("symbolic-ref", "-q", "HEAD").strip() if tree.ok("symbolic-ref", "-q", "HEAD") else ""
+    return (
+        branch != "refs/heads/main"
+        and tree.ok("rev-parse", "-q", "--verify", "refs/heads/main")
+        and tree.git("rev-parse", "refs/heads/main").strip() == former
+    )

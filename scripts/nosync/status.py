@@ -10,6 +10,7 @@ from nosync.layout import Layout
 from nosync.projects import Base, Project, choose, load_projects
 from nosync.report import Report
 from nosync.series import Cell, cells, digest, load_series
+from nosync.sources import Source
 from nosync.words import summary
 
 COLUMNS = ("project", "series", "base", "pin", "source", "patches", "state", "own_tests", "our_tests", "upstream")
@@ -29,7 +30,7 @@ def _base_rows(layout: Layout, report: Report, project: Project, base: Base, tod
     tree = Repo(layout.tree("patched", project.name, base.id))
     record = trees.read_record(tree)
     work = trees.local_work(tree) if record else []
-    stale = record is not None and record.digest != digest(todo)
+    stale = _stale(project, base, todo, record) if record else ""
     results = test_results(layout, project.name, base.id)
     common = {
         "project": project.name,
@@ -52,17 +53,26 @@ def _base_rows(layout: Layout, report: Report, project: Project, base: Base, tod
         )
 
 
-def _state(cell: Cell, states: list[trees.PatchState], built: bool, stale: bool, work: list[str]) -> str:
+def _stale(project: Project, base: Base, todo: list[Cell], record: trees.Record) -> str:
+    """What changed since the tree was made, if anything."""
+    if record.digest != digest(todo):
+        return "patches changed since"
+    source = Source(project, base, record.source)
+    usable = record.format == trees.FORMAT and (record.source == "git" or base.archive)
+    return "" if usable and source.identity == record.identity else "pin changed since"
+
+
+def _state(cell: Cell, states: list[trees.PatchState], built: bool, stale: str, work: list[str]) -> str:
     if cell.written_for is None:
         return "no patches"
     if not built:
         return "not applied"
     word, _ = summary(states, len(cell.patches))
     notes = []
-    if cell.inherited:
+    if cell.inherited and cell.written_for:
         notes.append(f"patches of {cell.written_for.id}, three-way")
     if stale:
-        notes.append("patches changed since")
+        notes.append(stale)
     if work:
         notes.append("local work")
     return ", ".join([word, *notes])

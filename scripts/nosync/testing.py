@@ -15,13 +15,13 @@ from pathlib import Path
 
 from nosync import building, lock, trees
 from nosync.building import Built
-from nosync.errors import NosyncError
+from nosync.errors import NosyncError, Unreachable
 from nosync.git import Repo
 from nosync.layout import Layout
 from nosync.projects import Base, Project, choose, load_projects
 from nosync.report import Report, progress
 from nosync.running import Run, has_gpu, libraries_python, run_pytest
-from nosync.words import summary
+from nosync.words import acceptable, summary
 
 COLUMNS = ("project", "base", "source", "what", "result", "seconds", "detail")
 
@@ -62,9 +62,7 @@ def _test_base(bench: Bench, report: Report, source: str) -> None:
     try:
         with lock.exclusive(bench.layout.build / "lock", f"test {bench.project.name}"):
             built = building.build(bench.layout, bench.project, bench.base, wanted_source=source, leave=True)
-    except NosyncError as error:
-        if not error.seen.startswith(f"{bench.project.name} {bench.base.id} cannot be had"):
-            raise
+    except Unreachable as error:
         _row(bench, report, "-", "trees", "not reachable", ok=not bench.strict, detail=error.seen)
         _our_tests_without_tree(bench, report)
         return
@@ -87,14 +85,16 @@ def _check_trees(bench: Bench, report: Report, built: Built) -> bool:
     for cell in built.cells:
         states = [state for state in built.states if state.series == cell.series.name]
         word, detail = summary(states, len(cell.patches))
-        if word != "applied" and not (word == "drifted" and cell.inherited) and cell.written_for is not None:
+        if cell.written_for is not None and not acceptable(word, cell.inherited):
             wrong.append(f"{cell.series.name}: {word} ({detail})")
     made = len(trees.commits(Repo(bench.tree("patched")))) if not built.failed else 0
     expected = sum(bool(state.commit) for state in built.states)
     if not built.local_work and not built.failed and made != expected:
         wrong.append(f"{made} commits for {expected} patches")
     result = "wrong" if wrong else "applied"
-    detail = "; ".join(wrong) or (f"with local work: {'; '.join(built.local_work)}" if built.local_work else f"{made} commits")
+    detail = "; ".join(wrong) or (
+        f"with local work: {'; '.join(built.local_work)}" if built.local_work else f"{made} commits"
+    )
     _row(bench, report, built.source.kind, "trees", result, ok=not wrong, detail=detail)
     return not built.failed
 
@@ -113,7 +113,15 @@ def _own_tests(bench: Bench, report: Report, built: Built) -> None:
     if any(path.startswith(built.source.absent) for path in selection) if built.source.absent else False:
         borrowed = _pinned_tests(bench)
         if borrowed is None:
-            _row(bench, report, built.source.kind, what, "not in the archive", ok=not bench.strict, detail=", ".join(built.source.absent))
+            _row(
+                bench,
+                report,
+                built.source.kind,
+                what,
+                "not in the archive",
+                ok=not bench.strict,
+                detail=", ".join(built.source.absent),
+            )
             return
         folders, said = {"patched": borrowed, "base": borrowed}, f"the tests of {bench.project.pinned.id}, from git; "
     run = _run_own(bench, selection, folders["patched"], "patched")
@@ -154,7 +162,11 @@ def _judge(bench: Bench, run: Run, base_folder: Path) -> Verdict:
 
 def _run_own(bench: Bench, selection: tuple[str, ...], folder: Path, kind: str, deselect: bool = True) -> Run:
     own = bench.project.own_tests
-    path = [bench.source_root(kind), *(bench.tree(kind) / extra for extra in own.pythonpath), bench.layout.root / "scripts"]
+    path = [
+        bench.source_root(kind),
+        *(bench.tree(kind) / extra for extra in own.pythonpath),
+        bench.layout.root / "scripts",
+    ]
     environment = {"PYTHONPATH": os.pathsep.join(map(str, path))} | own.environment
     drop = [f"--deselect={entry.tests}" for entry in own.exclude if "::" in entry.tests] if deselect else []
     progress(f"{bench.project.name} {bench.base.id}: own tests on the {kind} tree")
@@ -190,21 +202,50 @@ def _pinned_tests(bench: Bench) -> Path | None:
 
 def _our_tests(bench: Bench, report: Report, built: Built) -> None:
     source = built.source.kind
-    series = [cell.series.name for cell in built.cells if any(state.series == cell.series.name for state in built.states)]
+    series = [
+        cell.series.name for cell in built.cells if any(state.series == cell.series.name for state in built.states)
+    ]
     patched = _run_ours(bench, "patched", series, has_tree=True)
-    _row(bench, report, source, "our tests, patched tree", patched.broken or patched.counts(), ok=_all_good(patched), seconds=round(patched.seconds))
+    _row(
+        bench,
+        report,
+        source,
+        "our tests, patched tree",
+        patched.broken or patched.counts(),
+        ok=_all_good(patched),
+        seconds=round(patched.seconds),
+    )
     _say(bench, report, patched, "our tests, patched tree")
     control = _run_ours(bench, "base", series, has_tree=True)
     seen = len(control.having("xfailed"))
     good = _all_good(control) and seen > 0
-    detail = f"{seen} tests fail on the base tree, as they must" if good else "the sync tests must fail on the base tree"
-    _row(bench, report, source, "our tests, base tree (control)", control.broken or control.counts(), ok=good, seconds=round(control.seconds), detail=detail)
+    detail = (
+        f"{seen} tests fail on the base tree, as they must" if good else "the sync tests must fail on the base tree"
+    )
+    _row(
+        bench,
+        report,
+        source,
+        "our tests, base tree (control)",
+        control.broken or control.counts(),
+        ok=good,
+        seconds=round(control.seconds),
+        detail=detail,
+    )
     _say(bench, report, control, "our tests, base tree")
 
 
 def _our_tests_without_tree(bench: Bench, report: Report) -> None:
     run = _run_ours(bench, "patched", [], has_tree=False)
-    _row(bench, report, "-", "our tests, no tree", run.broken or run.counts(), ok=_all_good(run), seconds=round(run.seconds))
+    _row(
+        bench,
+        report,
+        "-",
+        "our tests, no tree",
+        run.broken or run.counts(),
+        ok=_all_good(run),
+        seconds=round(run.seconds),
+    )
     _say(bench, report, run, "our tests, no tree")
 
 

@@ -7,6 +7,8 @@ refs of a tree
     refs/nosync/base      the one commit that holds the base's files
     refs/nosync/applied   the commit that ``apply`` left on ``main``
     refs/nosync/record    a blob: source, digest of the patches, one entry per patch
+    refs/nosync/patches   a git tree with the patch files of which something was left out, whole
+    refs/nosync/former/…  commits that ``apply`` made and ``refresh`` replaced; they are no work of the user's
     refs/nosync/kept/…    what a forced rebuild found in the tree and kept
 """
 
@@ -20,13 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nosync import scratch
 from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
 from nosync.layout import Layout
 from nosync.projects import Base, Project
 
-FORMAT = 1  # part of every record: a tree of another format is rebuilt
+FORMAT = 2  # part of every record: a tree of another format is rebuilt
 BASE, APPLIED, RECORD, KEPT = "refs/nosync/base", "refs/nosync/applied", "refs/nosync/record", "refs/nosync/kept"
+PATCHES, FORMER = "refs/nosync/patches", "refs/nosync/former"
 IDENTITY = {
     "GIT_AUTHOR_NAME": "nosync",
     "GIT_AUTHOR_EMAIL": "nosync@localhost",
@@ -41,7 +45,7 @@ class PatchState:
     """One patch in a tree.
 
     ``word`` is of the apply vocabulary: unmodified, applied, already-upstream, drifted, conflict, empty, target-gone.
-    ``commit`` is empty where the patch made none.
+    ``commit`` is empty where the patch made none; ``blob`` is the id of the whole file as it was applied.
     """
 
     series: str
@@ -50,6 +54,7 @@ class PatchState:
     commit: str = ""
     detail: str = ""
     left_out: list[str] = field(default_factory=list)
+    blob: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,20 @@ def read_record(repo: Repo) -> Record | None:
 
 def write_record(repo: Repo, record: Record) -> None:
     """Store the record in the tree's object database."""
-    data = json.dumps(asdict(record), indent=1).encode()
-    blob = repo.git("hash-object", "-w", "--stdin", data=data).strip()
-    repo.git("update-ref", RECORD, blob)
+    repo.git("update-ref", RECORD, record_blob(repo, record))
+
+
+def record_blob(repo: Repo, record: Record) -> str:
+    """The record as a blob in the tree's object database, no ref yet."""
+    return repo.git("hash-object", "-w", "--stdin", data=json.dumps(asdict(record), indent=1).encode()).strip()
+
+
+def store_patches(repo: Repo, files: list[Path]) -> str:
+    """These patch files as blobs of one git tree, whose id is returned; ``refresh`` reads left-out diffs from there."""
+    names = "".join(f"{file}\n" for file in files).encode("utf-8", "surrogateescape")
+    blobs = repo.git("hash-object", "-w", "--no-filters", "--stdin-paths", data=names).split() if files else []
+    lines = "".join(f"100644 blob {blob}\t{number:05d}\n" for number, blob in enumerate(blobs))
+    return repo.git("mktree", data=lines.encode()).strip()
 
 
 def head(repo: Repo) -> str:
@@ -99,7 +115,7 @@ def commits(repo: Repo, since: str = BASE, until: str = "HEAD") -> list[str]:
     return repo.git("rev-list", "--reverse", "--topo-order", f"{since}..{until}").split()
 
 
-# ---- one-job predicates about a tree's state --------------------------------------------------------------------------
+# ---- one-job predicates about a tree's state -----------------------------------------------------
 
 
 def operation_in_progress(repo: Repo) -> str:
@@ -112,6 +128,7 @@ def operation_in_progress(repo: Repo) -> str:
         "CHERRY_PICK_HEAD": "git cherry-pick",
         "REVERT_HEAD": "git revert",
         "BISECT_LOG": "git bisect",
+        "sequencer": "git cherry-pick",
     }
     return next((name for mark, name in marks.items() if (repo.path / ".git" / mark).exists()), "")
 
@@ -124,15 +141,25 @@ def edits(repo: Repo) -> list[str]:
 
 def stray_commits(repo: Repo) -> list[str]:
     """Refs of the user's that hold commits which ``apply`` did not make: HEAD, branches, tags, stashes."""
-    names = repo.git("for-each-ref", "--format=%(refname)").split("\n")
-    mine = ["HEAD"] + [name for name in names if name and not name.startswith("refs/nosync/")]
-    applied = APPLIED if APPLIED in names else BASE
-    return [name for name in mine if repo.git("rev-list", "-n", "1", name, "--not", applied, BASE).strip()]
+    listing = repo.git("for-each-ref", "--format=%(refname) %(objecttype)%(*objecttype)").splitlines()
+    names = [line.split(" ")[0] for line in listing if line.endswith("commit")]
+    ours = ["--not", *(name for name in (BASE, APPLIED) if name in names), f"--glob={FORMER}/*"]
+    mine = ["HEAD"] if has_head(repo) else []
+    mine += [name for name in names if not name.startswith("refs/nosync/")]
+    if not mine or not repo.git("rev-list", "-n", "1", *mine, *ours).strip():
+        return []
+    return [name for name in mine if repo.git("rev-list", "-n", "1", name, *ours).strip()]
+
+
+def has_head(repo: Repo) -> bool:
+    """Is a commit checked out (and not a branch that has none yet)?"""
+    return repo.ok("rev-parse", "-q", "--verify", "HEAD")
 
 
 def moved_back(repo: Repo) -> bool:
-    """Does HEAD lack commits that ``apply`` made (a reset, a drop)?"""
-    return repo.ok("rev-parse", "-q", "--verify", APPLIED) and head(repo) != repo.git("rev-parse", APPLIED).strip()
+    """Does HEAD lack commits that ``apply`` made (a reset, a drop, an orphan branch)?"""
+    ids = repo.git("for-each-ref", "--format=%(objectname)", APPLIED).split()
+    return bool(ids) and (not has_head(repo) or head(repo) != ids[0])
 
 
 def linked_worktrees(repo: Repo) -> list[str]:
@@ -143,7 +170,7 @@ def linked_worktrees(repo: Repo) -> list[str]:
 def local_work(repo: Repo) -> list[str]:
     """What the user did in this tree since ``apply`` made it, one line each; empty for an untouched tree."""
     if not repo.exists():
-        return []
+        return ["files, but no git repository any more"] if repo.path.is_dir() and any(repo.path.iterdir()) else []
     found = []
     if operation := operation_in_progress(repo):
         found.append(f"{operation} in progress")
@@ -158,15 +185,12 @@ def local_work(repo: Repo) -> list[str]:
     return found
 
 
-# ---- making trees -----------------------------------------------------------------------------------------------------
+# ---- making trees --------------------------------------------------------------------------------
 
 
 def scratch_for(layout: Layout, kind: str, project: Project, base: Base) -> Path:
-    """An empty scratch path for a tree; what a killed run left there is removed."""
-    path = layout.scratch / f"{kind}-{project.name}@{base.id}"
-    shutil.rmtree(path, ignore_errors=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    """A scratch path for a tree; what a killed run left there is removed."""
+    return scratch.fresh(layout, f"{kind}-{project.name}@{base.id}")
 
 
 def commit_base(repo: Repo, project: Project, base: Base) -> None:
@@ -191,8 +215,8 @@ def recover(final: Path, layout: Layout) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def move_into_place(scratch: Path, final: Path, layout: Layout) -> None:
-    """Replace the tree at ``final`` by the one at ``scratch``.
+def move_into_place(made: Path, final: Path, layout: Layout) -> None:
+    """Replace the tree at ``final`` by the one at ``made``.
 
     Call it only when ``final`` holds no local work or when ``keep`` has copied it into the new tree. A kill between
     the two renames is undone by ``recover``.
@@ -201,32 +225,37 @@ def move_into_place(scratch: Path, final: Path, layout: Layout) -> None:
     old = _old(final, layout)
     if final.exists():
         os.rename(final, old)
-    os.rename(scratch, final)
+    os.rename(made, final)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def remove(path: Path, layout: Layout) -> None:
+    """Remove a tree for good; killed half-way it is gone from its place, never half there."""
+    old = scratch.fresh(layout, f"removed-{path.parent.name}-{path.name}")
+    os.rename(path, old)
+    shutil.rmtree(old)
 
 
 def keep(old: Repo, new: Repo) -> list[str]:
     """Copy everything of the user's in ``old`` into ``new`` under ``refs/nosync/kept``; returns the new refs.
 
-    Commits keep their ids; uncommitted and untracked (not ignored) files become one commit on top of HEAD.
+    Commits keep their ids; uncommitted and untracked (not ignored) files become one commit on top of HEAD, and so
+    does an index that differs from both.
 
     Raises:
         NosyncError: a git operation is in progress or a worktree is linked; only its owner can end that.
     """
     _refuse_unkeepable(old)
-    if old.ok("rev-parse", "-q", "--verify", "HEAD"):
-        new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+{KEPT}/*:{KEPT}/*")
     stamp = f"{KEPT}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    wanted = {name: f"{stamp}/{name.removeprefix('refs/')}" for name in stray_commits(old)}
+    wanted = {f"{stamp}/{name.removeprefix('refs/')}": name for name in stray_commits(old)}
     wanted |= _stashes(old, stamp)
     if edits(old):
-        wanted[_edits_commit(old)] = f"{stamp}/edits"
-    for what, ref in wanted.items():
+        wanted |= _edits(old, stamp)
+    for ref, what in wanted.items():
         # by id: a stash entry or a dangling commit has no ref that a fetch could name
-        commit = old.git("rev-parse", f"{what}^{{commit}}").strip()
-        old.git("update-ref", "refs/nosync/leaving", commit)
+        old.git("update-ref", "refs/nosync/leaving", old.git("rev-parse", "--verify", what).strip())
         new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+refs/nosync/leaving:{ref}")
-    return list(wanted.values())
+    return list(wanted)
 
 
 def carry_kept(old: Repo, new: Repo) -> None:
@@ -236,18 +265,32 @@ def carry_kept(old: Repo, new: Repo) -> None:
 
 
 def _refuse_unkeepable(old: Repo) -> None:
+    if not old.exists():
+        raise NosyncError(
+            f"{old.path} holds files but no git repository",
+            "its .git was removed",
+            f"mv {old.path} <elsewhere>\nmake apply",
+        )
+    if not has_head(old):
+        raise NosyncError(
+            f"{old.path} is on a branch without a commit",
+            "git switch --orphan",
+            f"git -C {old.path} commit -m <message>",
+        )
     if operation := operation_in_progress(old):
         name = operation.removeprefix("git ")
+        abort = "reset" if name == "bisect" else "--abort"
         raise NosyncError(
             f"{operation} is in progress in {old.path}",
             "it stopped for a conflict, or was left half-way",
-            f"git -C {old.path} {name} --continue\ngit -C {old.path} {name} --abort",
+            f"git -C {old.path} {name} --continue\ngit -C {old.path} {name} {abort}",
         )
     if others := linked_worktrees(old):
         raise NosyncError(
             f"{old.path} has linked worktrees: {', '.join(others)}",
             "git worktree add was used in the tree; rebuilding it would cut them off",
-            f"git -C {old.path} worktree list\ngit -C {old.path} worktree remove <path>",
+            f"git -C {old.path} worktree list\ngit -C {old.path} worktree remove <path>\n"
+            f"git -C {old.path} worktree prune",
         )
 
 
@@ -255,20 +298,40 @@ def _stashes(old: Repo, stamp: str) -> dict[str, str]:
     if not old.ok("rev-parse", "-q", "--verify", "refs/stash"):
         return {}
     entries = old.git("reflog", "show", "--format=%H", "refs/stash").split()
-    return {commit: f"{stamp}/stash-{number}" for number, commit in enumerate(entries)}
+    return {f"{stamp}/stash-{number}": commit for number, commit in enumerate(entries)}
 
 
-def _edits_commit(old: Repo) -> str:
-    """A commit of the work tree as it is, made beside HEAD, index and branch untouched."""
-    index = old.path / ".git" / "nosync-keep-index"
-    env = {"GIT_INDEX_FILE": str(index)}
+def _edits(old: Repo, stamp: str) -> dict[str, str]:
+    """Commits of the work tree as it is, and of the index where it holds something else; both made beside HEAD."""
+    spare = old.path / ".git" / "nosync-keep-index"
     try:
-        old.git("read-tree", "HEAD", env=env)
-        old.git("add", "-A", ".", env=env)
-        tree = old.git("write-tree", env=env).strip()
-        return old.git("commit-tree", tree, "-p", "HEAD", "-m", "edits kept by apply FORCE=1", env=IDENTITY).strip()
+        old.git("read-tree", "HEAD", env={"GIT_INDEX_FILE": str(spare)})
+        old.git("add", "-A", ".", env={"GIT_INDEX_FILE": str(spare)})
+        _refuse_embedded(old, spare)
+        files = old.git("write-tree", env={"GIT_INDEX_FILE": str(spare)}).strip()
     finally:
-        index.unlink(missing_ok=True)
+        spare.unlink(missing_ok=True)
+    wanted = {f"{stamp}/edits": _commit_of(old, files, "edits kept by apply FORCE=1")}
+    # unmerged entries have no tree; their files, with the conflict marks, are in the commit above
+    staged = old.git("write-tree").strip() if old.ok("write-tree") else files
+    if staged not in (files, old.git("rev-parse", "HEAD^{tree}").strip()):
+        wanted[f"{stamp}/index"] = _commit_of(old, staged, "staged edits kept by apply FORCE=1")
+    return wanted
+
+
+def _commit_of(repo: Repo, tree: str, message: str) -> str:
+    return repo.git("commit-tree", tree, "-p", "HEAD", "-m", message, env=IDENTITY).strip()
+
+
+def _refuse_embedded(old: Repo, index: Path) -> None:
+    listing = old.git("ls-files", "-s", "-z", env={"GIT_INDEX_FILE": str(index)}).split("\0")
+    inside = [entry.partition("\t")[2] for entry in listing if entry.startswith("160000 ")]
+    if inside:
+        raise NosyncError(
+            f"{old.path} holds git repositories of their own: {', '.join(inside)}",
+            "something was cloned into the tree; a commit here cannot keep it",
+            f"mv {old.path / inside[0]} <elsewhere>",
+        )
 
 
 def _old(final: Path, layout: Layout) -> Path:

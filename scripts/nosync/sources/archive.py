@@ -12,65 +12,107 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nosync.errors import NosyncError
+from nosync import scratch
+from nosync.errors import NosyncError, Unreachable
 from nosync.git import Repo
 from nosync.layout import Layout
 from nosync.projects import Archive
+from nosync.sources import unreachable
 
 if TYPE_CHECKING:
-    from unearth import PackageFinder
+    from collections.abc import Iterable, Iterator
+
+    from unearth import Package, PackageFinder
 
 
 def fill(layout: Layout, archive: Archive, repo: Repo) -> None:
     """Unpack the archive into a fresh repository and add every file of it to the index."""
     file = download(layout, archive)
-    with tempfile.TemporaryDirectory(dir=_made(layout.scratch)) as folder:
-        top = unpack(file, Path(folder))
-        for entry in top.iterdir():
-            if entry.name == ".git":
-                raise NosyncError(f"{file.name} holds a .git folder", "a tampered archive", "")
+    folder = scratch.fresh_folder(layout, "archive")
+    try:
+        for entry in unpack(file, folder).iterdir():
             shutil.move(entry, repo.path / entry.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     # -f: a file that upstream's own .gitignore names is still part of the archive
     repo.git("add", "-A", "-f", ".")
 
 
-def download(layout: Layout, archive: Archive) -> Path:
+def download(layout: Layout, archive: Archive, ask_again: bool = False) -> Path:
     """The archive's file, from the cache or the index; its bytes have the sha256 asked for.
 
+    Args:
+        ask_again: Ask the index even where it gave no answer a moment ago.
+
     Raises:
-        NosyncError: it cannot be found or fetched, or its bytes are others.
+        Unreachable: it cannot be found or fetched.
+        NosyncError: its bytes are others.
     """
     folder = layout.downloads / archive.sha256
     for cached in folder.glob("*.tar.gz"):
         if _sha256(cached) == archive.sha256:
             return cached
         cached.unlink()  # a cut-off or damaged copy; the index has the whole one
-    with tempfile.TemporaryDirectory(dir=_made(layout.scratch)) as scratch:
-        file = _fetch(archive, Path(scratch))
-        seen = _sha256(file)
-        if seen != archive.sha256:
-            raise NosyncError(
-                f"{file.name} has sha256 {seen}, expected {archive.sha256}",
-                "the index served another file, a proxy changed it, or projects.toml is wrong",
-                "compare both with the release's page; nothing was unpacked",
-            )
-        return Path(os.replace(file, _made(folder) / file.name) or folder / file.name)
+    if known := "" if ask_again else unreachable.remembered(layout, archive.sha256):
+        raise Unreachable(known)
+    place = scratch.fresh_folder(layout, "download")
+    try:
+        file = _fetch(archive, place)
+        _check(file, archive)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.replace(file, folder / file.name)
+    except Unreachable as error:
+        unreachable.remember(layout, archive.sha256, error.seen)
+        raise
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    unreachable.forget(layout, archive.sha256)
+    return folder / file.name
+
+
+def _check(file: Path, archive: Archive) -> None:
+    seen = _sha256(file)
+    if seen != archive.sha256:
+        raise NosyncError(
+            f"{file.name} has sha256 {seen}, expected {archive.sha256}",
+            "a cut-off download, a proxy that changed it, another file on the index, or a slip in projects.toml",
+            "compare both with the release's page; nothing was unpacked",
+        )
 
 
 def newest(package: str) -> Archive:
     """The newest release of a package that has a source archive, as the user's index lists it."""
     from unearth import PackageFinder
 
-    for found in _finder(PackageFinder, package).find_matches(package):
-        hashes = found.link.hashes or {}
+    for found in _listed(_finder(PackageFinder, package).find_matches(package), package):
+        return found
+    raise NosyncError(f"the index lists no source archive of {package}", "no network, or a mirror of wheels only", "")
+
+
+def release(package: str, version: str) -> Archive | None:
+    """That release's source archive as the user's index lists it, or None where it lists none with a hash."""
+    from unearth import PackageFinder
+
+    finder = _finder(PackageFinder, package)
+    try:
+        matches = finder.find_matches(f"{package}=={version}", allow_yanked=True, allow_prereleases=True)
+    except Exception as error:  # unearth lets its HTTP library's exceptions through
+        raise Unreachable(
+            f"the package index could not be asked for {package} {version}: {error}", "no network"
+        ) from None
+    return next(_listed(matches, package), None)
+
+
+def _listed(matches: Iterable[Package], package: str) -> Iterator[Archive]:
+    for found in matches:
+        hashes = found.link.hashes or found.link.hash_option or {}  # JSON pages, HTML pages
         if found.link.filename.endswith(".tar.gz") and found.version and hashes.get("sha256"):
             digest = hashes["sha256"]  # a list or a string, by how the index states it
-            return Archive(package, found.version, digest if isinstance(digest, str) else digest[0])
-    raise NosyncError(f"the index lists no source archive of {package}", "no network, or a mirror of wheels only", "")
+            yield Archive(package, found.version, digest if isinstance(digest, str) else digest[0])
 
 
 def unpack(file: Path, into: Path) -> Path:
@@ -81,17 +123,32 @@ def unpack(file: Path, into: Path) -> Path:
     """
     try:
         with tarfile.open(file, "r:gz") as tar:
-            tar.extractall(into, filter="data")
-    except (tarfile.FilterError, tarfile.TarError, EOFError, OSError) as error:
+            tar.extractall(into, filter=_strict)
+            while tar.fileobj and tar.fileobj.read(1 << 20):  # to its very end, where gzip checks its sum
+                pass
+    except (tarfile.FilterError, tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # the disk's refusal, not the archive's fault
         raise NosyncError(
             f"{file.name} cannot be unpacked safely: {error}",
-            "a truncated download, a full disk, or an archive with unsafe members",
+            "a truncated archive, or one with unsafe members",
             f"rm -r {file.parent}\nmake apply",
         ) from None
     tops = list(into.iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
-        raise NosyncError(f"{file.name} holds {len(tops)} entries at its top instead of one folder", "", "")
+        raise NosyncError(
+            f"{file.name} holds {len(tops)} entries at its top instead of one folder", "not a source archive"
+        )
     return tops[0]
+
+
+def _strict(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    """The data filter, which refuses devices and what points outside, and beyond it absolute names and git folders."""
+    if member.name.startswith(("/", os.sep)):
+        raise tarfile.AbsolutePathError(member)
+    if ".git" in (part.lower() for part in Path(member.name).parts):
+        raise tarfile.OutsideDestinationError(member, f"{member.name}, inside a git folder")
+    return tarfile.data_filter(member, path)
 
 
 def _fetch(archive: Archive, folder: Path) -> Path:
@@ -101,20 +158,21 @@ def _fetch(archive: Archive, folder: Path) -> Path:
     wish = f"{archive.package}=={archive.version}"
     finder = _finder(PackageFinder, archive.package)
     try:
-        found = finder.find_matches(wish, allow_yanked=True, allow_prereleases=True)
-        for package in found:
+        for package in finder.find_matches(wish, allow_yanked=True, allow_prereleases=True):
             if package.link.filename.endswith(".tar.gz"):
-                return finder.download(package.link, folder, hashes={"sha256": [archive.sha256]})
+                # its hash is checked by the caller, whose words for a wrong one are better
+                package.link.hashes = None
+                return finder.download(package.link, folder)
     except UnpackError as error:
-        raise NosyncError(f"{wish}: {error}", "the index served another file than the one pinned", "") from None
+        raise NosyncError(f"{wish}: {error}", "the index served another file than the one pinned") from None
     except Exception as error:  # unearth lets its HTTP library's exceptions through
-        raise NosyncError(
-            f"the source archive {wish} cannot be fetched: {error}", "no network, or the index is down", "make apply, later"
+        raise Unreachable(
+            f"the source archive {wish} could not be fetched: {error}", "no network, or the index is down"
         ) from None
-    raise NosyncError(
+    raise Unreachable(
         f"the index has no source archive of {wish}",
         "a mirror that carries wheels only, or an index that cannot be reached",
-        "set PIP_INDEX_URL to an index that has it, then: make apply",
+        "set PIP_INDEX_URL to an index that has it",
     )
 
 
@@ -124,7 +182,7 @@ def _finder(kind: type[PackageFinder], package: str) -> PackageFinder:
     main = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or "".join(pip.get("index-url", []))
     finder = kind(
         index_urls=[main] if main else [],  # none: unearth's own default
-        trusted_hosts=pip.get("trusted-host", []),
+        trusted_hosts=pip.get("trusted-host", []) + os.environ.get("UV_INSECURE_HOST", "").split(),
         no_binary=[package],
         ignore_compatibility=True,
     )
@@ -135,30 +193,26 @@ def _finder(kind: type[PackageFinder], package: str) -> PackageFinder:
 
 
 def _pip_settings() -> dict[str, list[str]]:
-    """``pip config list`` of whichever Python has pip; empty where none has."""
+    """``pip config list`` of whichever Python has pip; pip's variables alone where none has."""
     for python in (sys.executable, getattr(sys, "_base_executable", sys.executable)):
         done = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return _parse_pip_config(done.stdout)
-    return {}
+    names = {"index-url": "PIP_INDEX_URL", "extra-index-url": "PIP_EXTRA_INDEX_URL", "trusted-host": "PIP_TRUSTED_HOST"}
+    return {key: os.environ[name].split() for key, name in names.items() if os.environ.get(name)}
 
 
 def _parse_pip_config(text: str) -> dict[str, list[str]]:
-    """``global.index-url='…'`` lines as a dict; ``:env:`` overrides, as in pip."""
-    settings: dict[str, list[str]] = {}
+    """``global.index-url='…'`` lines as a dict; a command's section overrides ``global``, a variable overrides both."""
+    found: dict[str, dict[str, list[str]]] = {"global": {}, "install": {}, "download": {}, ":env:": {}}
     for line in text.splitlines():
         name, _, value = line.partition("=")
         section, _, key = name.rpartition(".")
-        if section in ("global", "download", "install", ":env:"):
-            settings[key] = str(ast.literal_eval(value)).split()
-    return settings
+        if section in found:
+            found[section][key] = str(ast.literal_eval(value)).split()
+    return {key: value for section in found.values() for key, value in section.items()}
 
 
 def _sha256(file: Path) -> str:
     with open(file, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

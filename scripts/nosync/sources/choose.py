@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nosync.errors import NosyncError
+from nosync.errors import NosyncError, Unreachable
 from nosync.git import Repo
 from nosync.layout import Layout
 from nosync.projects import Base, Project
@@ -37,7 +37,7 @@ class Source:
         if self.kind == "git":
             return f"git {self.base.commit} {' '.join(self.project.paths)}"
         assert self.base.archive is not None
-        return f"archive {self.base.archive.sha256}"
+        return f"archive {self.base.archive.sha256} without {' '.join(self.absent)}"
 
     def fill(self, layout: Layout, repo: Repo) -> None:
         """Put the base's files into the index and the folder of a fresh repository."""
@@ -48,33 +48,42 @@ class Source:
             archive.fill(layout, self.base.archive, repo)
 
 
-def obtain(layout: Layout, project: Project, base: Base, wanted: str = "") -> Source:
+def obtain(layout: Layout, project: Project, base: Base, wanted: str = "", ask_again: bool = False) -> Source:
     """The best source of a base that can be reached now; git is tried first.
 
     Args:
         wanted: ``git`` or ``archive`` to take no other.
+        ask_again: Ask the network even where it gave no answer a moment ago.
 
     Raises:
-        NosyncError: neither can be reached.
+        Unreachable: neither can be reached.
     """
     if wanted not in ("", "git", "archive"):
         raise NosyncError(f"no source {wanted!r}", "", "SOURCE=git or SOURCE=archive")
-    reason = _why_not_git(layout, project, base) if wanted != "archive" else "SOURCE=archive was asked for"
+    reason = "SOURCE=archive was asked for" if wanted == "archive" else _why_not_git(layout, project, base, ask_again)
     if not reason:
         return Source(project, base, "git")
     if wanted == "git" or base.archive is None:
-        raise NosyncError(
-            f"{project.name} {base.id} cannot be had: {reason}",
-            "no network, or no archive of this base exists",
-            f"git config --global url.<mirror>.insteadOf {project.url}\nmake apply P={project.name} BASE={base.id}",
+        none = "" if base.archive else ", and no archive of it exists"
+        raise _cannot_be_had(
+            project, base, reason + none, f"git config --global url.<mirror>.insteadOf {project.url}\n"
         )
+    try:
+        archive.download(layout, base.archive, ask_again)
+    except Unreachable as error:
+        raise _cannot_be_had(project, base, f"{reason}; {error.seen}", error.way_out and error.way_out + "\n") from None
     if wanted != "archive":
         progress(f"{project.name} {base.id}: source archive, since {reason}")
     return Source(project, base, "archive", reason)
 
 
-def _why_not_git(layout: Layout, project: Project, base: Base) -> str:
+def _cannot_be_had(project: Project, base: Base, reason: str, way_out: str) -> Unreachable:
+    again = f"make apply P={project.name} BASE={base.id}      # asks the network again"
+    return Unreachable(f"{project.name} {base.id} cannot be had: {reason}", "no network", way_out + again)
+
+
+def _why_not_git(layout: Layout, project: Project, base: Base, ask_again: bool) -> str:
     """Empty when the git source has the base's files."""
     if not base.commit:
         return f"the commit of {base.id} is not known"
-    return submodule.make_ready(layout.submodule(project.name), project.url, base.commit, project.paths)
+    return submodule.make_ready(layout, project, base.commit, ask_again)

@@ -10,23 +10,37 @@ import os
 import shutil
 from pathlib import Path
 
-from nosync.git import GitFailure, Repo, user_git
+from nosync import scratch
+from nosync.errors import NosyncError
+from nosync.git import BYTE_EXACT, GitFailure, Repo, user_git
+from nosync.layout import Layout
+from nosync.projects import Project
 from nosync.report import progress
+from nosync.sources import unreachable
 
-# Refused within a process: a host that did not answer once is not asked again for the next base.
-_unreachable: dict[str, str] = {}
+_ANSWER = 20.0  # seconds in which a repository's host must answer before the archive is taken
 
 
-def make_ready(folder: Path, url: str, commit: str, paths: tuple[str, ...]) -> str:
-    """Bring ``commit`` and its ``paths`` into the submodule; returns why that failed, or an empty string."""
+def make_ready(layout: Layout, project: Project, commit: str, ask_again: bool = False) -> str:
+    """Bring ``commit`` and the project's paths of it into the submodule; returns why that failed, or an empty string.
+
+    Args:
+        ask_again: Ask the network even where it gave no answer a moment ago.
+    """
+    folder = layout.submodule(project.name)
     if not (folder / ".git").exists():
-        return _unreachable.get(url) or _initialise(folder, url, commit, paths)
-    if not _has(folder, commit):
-        try:
-            user_git(folder, "fetch", "-q", "--filter=blob:none", "origin", commit, timeout_settings=True)
-        except GitFailure as failure:
-            return f"commit {commit[:12]} is not in upstream/{folder.name} and cannot be fetched ({_last(failure)})"
-    return ""
+        if folder.is_dir() and any(folder.iterdir()):
+            return f"upstream/{project.name} holds files but is no git repository"
+        known = "" if ask_again else unreachable.remembered(layout, project.url)
+        if reason := known or _initialise(layout, project):
+            return reason
+    elif (folder / ".git").is_dir():
+        _absorb(layout.root, folder)
+    if _has(folder, commit) and not _missing(folder, commit, project.paths):
+        return ""
+    what = f"{project.url} {commit}"
+    known = "" if ask_again else unreachable.remembered(layout, what)
+    return known or _fetch(layout, project, commit, what)
 
 
 def fill(folder: Path, commit: str, paths: tuple[str, ...], repo: Repo) -> None:
@@ -34,19 +48,27 @@ def fill(folder: Path, commit: str, paths: tuple[str, ...], repo: Repo) -> None:
 
     Objects travel as a pack, so no attribute, filter or line ending of upstream or of the user takes part.
     """
-    listing = user_git(folder, "ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths)
-    entries = [entry for entry in listing.split("\0") if entry and not entry.startswith("160000 ")]
-    blobs = "\n".join(entry.split("\t")[0].split(" ")[2] for entry in entries) + "\n"
-    pack = _pack(folder, blobs)
-    repo.raw("unpack-objects", "-q", data=pack)
+    entries = _entries(folder, commit, paths)
+    if not entries:
+        raise NosyncError(
+            f"{commit[:12]} of upstream/{folder.name} holds none of: {', '.join(paths)}",
+            "'paths' in projects.toml is wrong",
+        )
+    repo.raw("unpack-objects", "-q", data=_pack(folder, entries))
     repo.git("update-index", "-z", "--index-info", data="\0".join(entries).encode("utf-8", "surrogateescape"))
     repo.git("checkout-index", "-a", "-f")
 
 
-def _pack(folder: Path, blobs: str) -> bytes:
-    # surrogateescape both ways keeps the pack's bytes through the text interface
+def _entries(folder: Path, commit: str, paths: tuple[str, ...]) -> list[str]:
+    """``mode type id<TAB>path`` of every file under ``paths``; upstream's own submodules stay away."""
+    listing = user_git(folder, "ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths)
+    return [entry for entry in listing.split("\0") if entry and not entry.startswith("160000 ")]
+
+
+def _pack(folder: Path, entries: list[str]) -> bytes:
+    blobs = "\n".join(entry.split("\t")[0].split(" ")[2] for entry in entries) + "\n"
     out = user_git(folder, "pack-objects", "-q", "--stdout", data=blobs.encode(), timeout_settings=True)
-    return out.encode("utf-8", "surrogateescape")
+    return out.encode("utf-8", "surrogateescape")  # both ways, which keeps the pack's bytes through the text interface
 
 
 def _has(folder: Path, commit: str) -> bool:
@@ -58,33 +80,63 @@ def _has(folder: Path, commit: str) -> bool:
     return True
 
 
-def _initialise(folder: Path, url: str, commit: str, paths: tuple[str, ...]) -> str:
-    """Clone into a scratch folder, then move it to the submodule's place."""
-    root = folder.parent.parent
-    scratch = root / "build" / "scratch" / f"clone-{folder.name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.parent.mkdir(parents=True, exist_ok=True)
+def _missing(folder: Path, commit: str, paths: tuple[str, ...]) -> bool:
+    """Does a thin clone lack objects of these paths?"""
     try:
-        user_git(scratch.parent, "ls-remote", "-q", url, "HEAD", timeout_settings=True, anywhere=True)
-        progress(f"{folder.name}: cloning {url} (no blobs but those of {len(paths)} paths)")
-        user_git(
-            scratch.parent, "clone", "-q", "--filter=blob:none", "--no-checkout", url, str(scratch),
-            timeout_settings=True, anywhere=True,
-        )  # fmt: skip
-        user_git(scratch, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in paths))
-        user_git(scratch, "-c", "advice.detachedHead=false", "checkout", "-q", "--detach", commit)
+        listing = user_git(folder, "rev-list", "--objects", "--no-walk", "--missing=print", commit, "--", *paths)
+    except GitFailure:
+        return True
+    return any(line.startswith("?") for line in listing.splitlines())
+
+
+def _fetch(layout: Layout, project: Project, commit: str, what: str) -> str:
+    folder = layout.submodule(project.name)
+    try:
+        user_git(folder, "ls-remote", "-q", "origin", "HEAD", timeout_settings=True, within=_ANSWER)
+        if not _has(folder, commit):
+            user_git(folder, "fetch", "-q", "--filter=blob:none", "origin", commit, timeout_settings=True)
+        _pack(folder, _entries(folder, commit, project.paths))  # in a thin clone this brings the blobs, all at once
     except GitFailure as failure:
-        shutil.rmtree(scratch, ignore_errors=True)
-        _unreachable[url] = f"{url} cannot be reached ({_last(failure)})"
-        return _unreachable[url]
-    _adopt(root, folder, scratch)
+        reason = (
+            f"commit {commit[:12]} is not whole in upstream/{folder.name} and could not be fetched ({_last(failure)})"
+        )
+        return unreachable.remember(layout, what, reason)
+    unreachable.forget(layout, what)
     return ""
 
 
-def _adopt(root: Path, folder: Path, scratch: Path) -> None:
-    """Put a whole clone at the submodule's place; its git directory goes where git keeps submodules'."""
+def _initialise(layout: Layout, project: Project) -> str:
+    """Clone into a scratch folder, at the pinned commit, then move it to the submodule's place."""
+    url, folder = project.url, layout.submodule(project.name)
+    clone = scratch.fresh(layout, f"clone-{project.name}")
+    try:
+        user_git(clone.parent, "ls-remote", "-q", url, "HEAD", timeout_settings=True, anywhere=True, within=_ANSWER)
+        progress(f"{project.name}: cloning {url} (no blobs but those of {len(project.paths)} paths)")
+        user_git(
+            clone.parent, "clone", "-q", "--filter=blob:none", "--no-checkout", url, str(clone),
+            timeout_settings=True, anywhere=True,
+        )  # fmt: skip
+        (clone / ".git" / "info").mkdir(exist_ok=True)
+        (clone / ".git" / "info" / "attributes").write_text(BYTE_EXACT)  # or it may look edited from the start
+        user_git(clone, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in project.paths))
+        if project.pinned.commit:
+            if not _has(clone, project.pinned.commit):
+                user_git(
+                    clone, "fetch", "-q", "--filter=blob:none", "origin", project.pinned.commit, timeout_settings=True
+                )
+            user_git(clone, "-c", "advice.detachedHead=false", "checkout", "-q", "--detach", project.pinned.commit)
+    except GitFailure as failure:
+        shutil.rmtree(clone, ignore_errors=True)
+        return unreachable.remember(layout, url, f"{url} could not be reached ({_last(failure)})")
+    unreachable.forget(layout, url)
     folder.mkdir(parents=True, exist_ok=True)
-    os.rename(scratch, folder)  # onto the empty folder of the gitlink; a folder with files in it makes this fail
+    os.rename(clone, folder)  # onto the empty folder of the gitlink
+    _absorb(layout.root, folder)
+    return ""
+
+
+def _absorb(root: Path, folder: Path) -> None:
+    """Move a submodule's git directory to where git keeps those of submodules."""
     if (root / ".git").exists():
         relative = folder.relative_to(root).as_posix()
         user_git(root, "submodule", "-q", "init", relative)
@@ -92,5 +144,6 @@ def _adopt(root: Path, folder: Path, scratch: Path) -> None:
 
 
 def _last(failure: GitFailure) -> str:
-    lines = [line for line in failure.err.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit {failure.code}"
+    lines = [line for line in failure.err.splitlines() if line.strip()]
+    fatal = [line for line in lines if line.startswith(("fatal: ", "error: "))]
+    return (fatal or lines or [f"exit {failure.code}"])[-1]
