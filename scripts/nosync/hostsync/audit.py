@@ -1,0 +1,187 @@
+"""``nosync audit script.py -- args``: the host syncs of any script, by call site, largest first.
+
+By default the whole run is recorded, after ``--warm-up`` optimizer steps. With ``--region NAME`` only what runs
+inside ``torch.profiler.record_function(NAME)`` is recorded, after ``--warm-up`` entries; the script needs nothing of
+this tool for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .api import host_syncs, use_backend
+from .backends import CUDA, default_backend
+from .events import Event
+from .recorder import Recorder
+from .sites import Site
+
+
+class Audit:
+    """Opens a recorded block around each region of a running script, and gathers what it saw.
+
+    Args:
+        backend: ``"virtual"`` or ``"cuda"``.
+        warm_up: Regions (or optimizer steps) to pass before recording begins.
+    """
+
+    def __init__(self, backend: str, warm_up: int) -> None:
+        self.recorders: list[Recorder] = []
+        self.passed = 0
+        self._backend, self._warm_up = backend, warm_up
+        self._open: host_syncs | None = None
+
+    def begin(self) -> None:
+        """Start a block, unless one is open or the warm-up is not over."""
+        if self._open is None and self.passed >= self._warm_up:
+            self._open = host_syncs(self._backend, profile=self._backend == CUDA)
+            recorder = self._open.__enter__()
+            if recorder is not None:
+                self.recorders.append(recorder)
+
+    def end(self) -> None:
+        """Close the open block and count the region."""
+        self.passed += 1
+        if self._open is not None:
+            block, self._open = self._open, None
+            block.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def whole_run(self) -> Iterator[None]:
+        """Record everything after the warm-up optimizer steps."""
+        hook = register_optimizer_step_post_hook(self._after_step)
+        self.begin()
+        try:
+            yield
+        finally:
+            hook.remove()
+            self.end()
+
+    def _after_step(self, *args: Any) -> None:
+        self.passed += 1
+        self.begin()
+
+    @contextlib.contextmanager
+    def regions(self, name: str) -> Iterator[None]:
+        """Record inside every ``record_function(name)``."""
+        kind = torch.autograd.profiler.record_function
+        enter, leave = kind.__enter__, kind.__exit__
+
+        def enter_region(self_: Any) -> Any:
+            if self_.name == name:
+                self.begin()
+            return enter(self_)
+
+        def leave_region(self_: Any, *exc: Any) -> Any:
+            out = leave(self_, *exc)
+            if self_.name == name:
+                self.end()
+            return out
+
+        kind.__enter__, kind.__exit__ = enter_region, leave_region  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[method-assign]
+            if self._open is not None:
+                self.end()
+
+
+def run_script(script: Path, arguments: list[str]) -> int | str | None:
+    """Run the script as ``__main__``; returns what it passed to ``sys.exit``, or None."""
+    saved_argv, saved_path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as stop:
+        return stop.code
+    finally:
+        sys.argv, sys.path[:] = saved_argv, saved_path
+    return None
+
+
+def sites(recorders: list[Recorder]) -> list[dict[str, Any]]:
+    """One row per call site and operator: file, line, operator, kind, waits, blocked milliseconds; largest first."""
+    rows: dict[tuple[str, int, str, str], dict[str, Any]] = {}
+    for recorder in recorders:
+        for event in recorder.counted:
+            row = rows.setdefault(_key(event), _row(event))
+            row["waits"] += event.count
+    blocked: dict[Site, float] = {}
+    for recorder in recorders:
+        for site, milliseconds in recorder.blocked_ms.items():
+            blocked[site] = blocked.get(site, 0.0) + milliseconds
+    for row in rows.values():
+        row["blocked_ms"] = round(blocked.get(Site(row["file"], row["line"], row["function"]), 0.0), 3)
+    return sorted(rows.values(), key=lambda row: (-row["blocked_ms"], -row["waits"]))
+
+
+def _key(event: Event) -> tuple[str, int, str, str]:
+    return event.file, event.line, event.operator, event.phase
+
+
+def _row(event: Event) -> dict[str, Any]:
+    names = ("file", "line", "function", "operator", "kind", "phase", "why", "instead")
+    return {name: getattr(event, name) for name in names} | {"waits": 0, "source": event.source}
+
+
+def print_report(audit: Audit, backend: str, write: Callable[[str], object] = print) -> None:
+    """The table a person reads."""
+    rows = sites(audit.recorders)
+    total = sum(row["waits"] for row in rows)
+    write(f"{total} host syncs at {len(rows)} sites, in {len(audit.recorders)} recorded blocks ({backend})")
+    for row in rows:
+        time = f"  {row['blocked_ms']:9.3f} ms" if backend == CUDA else ""
+        where = f"{Path(row['file']).name}:{row['line']}"
+        write(f"{row['waits']:6d}{time}  {where}  {row['operator']} [{row['kind']}] {row['phase']}")
+        write(f"          {row['source']}")
+    for event in {str(event): event for r in audit.recorders for event in r.events if not event.counted}.values():
+        write(f"     -    {event}")
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What is before ``--``, and the script's own arguments after it."""
+    place = argv.index("--") if "--" in argv else len(argv)
+    return argv[:place], argv[place + 1 :]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command. Exit 0: the audit ran; 1: the script failed; 2: there is no such script."""
+    parser = argparse.ArgumentParser(
+        prog="nosync audit",
+        usage="%(prog)s [options] script.py [-- the script's arguments]",
+        description=(__doc__ or "").splitlines()[0],
+    )
+    parser.add_argument("script", type=Path)
+    parser.add_argument("--backend", choices=["virtual", "cuda"], help="default: the GPU where there is one")
+    parser.add_argument("--region", metavar="NAME", help="record only inside record_function(NAME)")
+    parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="regions or optimizer steps to pass first")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
+    own, arguments = _split(sys.argv[1:] if argv is None else argv)
+    options = parser.parse_args(own)
+    if not options.script.is_file():
+        print(f"nosync audit: no such script: {options.script}", file=sys.stderr)
+        return 2
+    backend = options.backend or default_backend()
+    audit = Audit(backend, options.warm_up)
+    with use_backend(backend), audit.regions(options.region) if options.region else audit.whole_run():
+        code = run_script(options.script, arguments)
+    print_report(audit, backend)
+    if options.json:
+        data = {"backend": backend, "blocks": len(audit.recorders), "sites": sites(audit.recorders)}
+        options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return 0 if code in (None, 0) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

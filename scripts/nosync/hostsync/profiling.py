@@ -1,0 +1,137 @@
+"""The profiler's view of one block: every synchronize call of the CUDA runtime, with the place that made it.
+
+While a block is profiled, each operator and each explicit wait runs inside a label that names it and its call site.
+Synchronize calls beyond those that torch announced were made by libraries below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from .events import Event
+from .recorder import Recorder, allowed_reason, unheard
+from .sites import UNKNOWN, Site, user_site
+
+SYNC_CALLS = (
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cuEventSynchronize",
+)
+"""Runtime and driver calls in which the host waits."""
+
+_REGION = "nosync.region"
+_LABEL = "nosync.op "
+
+_active: list[Recorder] = []
+
+
+class _Label(NamedTuple):
+    """What ran around a synchronize call."""
+
+    operator: str
+    site: Site
+    allowed: str | None
+
+
+@contextlib.contextmanager
+def operator_label(operator: str) -> Iterator[None]:
+    """Label what runs inside with the operator and its call site, where a block is profiled."""
+    if not _active:
+        yield
+        return
+    with torch.profiler.record_function(_LABEL + json.dumps([operator, *user_site(), allowed_reason()])):
+        yield
+
+
+@contextlib.contextmanager
+def profiling(recorder: Recorder) -> Iterator[None]:
+    """Profile the block; afterwards add hidden waits, the profiler's count and blocked time to the recorder. Does
+    nothing inside a block that is profiled already."""
+    if _active:
+        yield
+        return
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        with unheard():
+            torch.cuda.synchronize()
+        try:
+            with torch.profiler.record_function(_REGION):
+                _active.append(recorder)
+                try:
+                    yield
+                finally:
+                    _active.remove(recorder)
+        finally:
+            with unheard():
+                torch.cuda.synchronize()
+    _evaluate(recorder, profile.events())
+
+
+def _evaluate(recorder: Recorder, events: Any) -> None:
+    on_host = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
+    region = next((event for event in on_host if event.name == _REGION), None)
+    if region is None:
+        return
+    inside = sorted((e for e in events if _within(e, region)), key=lambda e: e.time_range.start)
+    labels = [event for event in inside if event.name.startswith(_LABEL) and event in on_host]
+    calls = [(event, _around(labels, event)) for event in inside if event.name.startswith(SYNC_CALLS)]
+    recorder.cross_checks["profiler"] = sum(label.allowed is None for _, label in calls)
+    recorder.pageable_copies = sum("Memcpy" in event.name and "Pageable" in event.name for event in inside)
+    for call, label in calls:
+        recorder.add_blocked(label.site, (call.time_range.end - call.time_range.start) / 1000)
+    for label, call_name, count in _hidden(recorder, calls):
+        recorder.add(_library_wait(label, call_name, count))
+
+
+def _within(event: Any, region: Any) -> bool:
+    return region.time_range.start <= event.time_range.start <= region.time_range.end
+
+
+def _around(labels: list[Any], call: Any) -> _Label:
+    """The innermost label around a call."""
+    around = [label for label in labels if _within(call, label)]
+    if not around:
+        return _Label("", UNKNOWN, None)
+    operator, *site, allowed = json.loads(around[-1].name[len(_LABEL) :])
+    return _Label(operator, Site(*site), allowed)
+
+
+def _hidden(recorder: Recorder, calls: list[tuple[Any, _Label]]) -> list[tuple[_Label, str, int]]:
+    """(label, runtime call, number) of the calls that no event announced, where the most are missing first."""
+    announced: Counter[tuple[str, int, str]] = Counter()
+    for event in recorder.events:
+        if not event.soft:
+            announced[(event.file, event.line, event.operator)] += event.count
+    missing = len(calls) - announced.total()
+    seen = Counter(label for _, label in calls)
+    names = {label: call.name for call, label in calls}
+    excess = {label: n - announced[(label.site.file, label.site.line, label.operator)] for label, n in seen.items()}
+    found = []
+    for label, more in sorted(excess.items(), key=lambda item: -item[1]):
+        count = min(more, missing)
+        if count > 0:
+            found.append((label, names[label], count))
+            missing -= count
+    return found
+
+
+def _library_wait(label: _Label, call: str, count: int) -> Event:
+    return Event(
+        operator=label.operator or call,
+        kind="library",
+        count=count,
+        file=label.site.file,
+        line=label.site.line,
+        function=label.site.function,
+        why=f"{call}, which torch does not announce; seen by the profiler",
+        allowed=label.allowed,
+    )

@@ -1,0 +1,139 @@
+"""Stand-ins for ``torch.cuda`` and its neighbours while the virtual device is active.
+
+Code that asks ``torch.cuda.is_available()``, opens streams, reads memory statistics or seeds the device finds a GPU
+with one device. The stand-ins are process-wide attributes; they are put back when the last user leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import autocast, streams
+from .virtual import BACKEND
+
+REAL_CUDA = torch.cuda.is_available
+"""torch's own answer, whatever is spoofed."""
+
+_CAPABILITY = (9, 0)
+_PROPERTIES = types.SimpleNamespace(
+    name="virtual",
+    major=_CAPABILITY[0],
+    minor=_CAPABILITY[1],
+    multi_processor_count=132,
+    total_memory=80 << 30,
+    warp_size=32,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65536,
+    shared_memory_per_block_optin=232448,
+    gcnArchName="",
+    L2_cache_size=50 << 20,
+)
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+def _no_context(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+_RealGenerator = torch.Generator
+
+
+class Generator(_RealGenerator):
+    """``torch.Generator("cuda")``: a host generator that feeds the virtual device."""
+
+    def __new__(cls, device: Any = "cpu") -> Generator:
+        return super().__new__(cls, device="cpu" if torch.device(device).type == "cuda" else device)
+
+
+_CUDA: dict[str, Any] = {
+    "is_available": _always(True),
+    "is_initialized": _always(True),
+    "init": _always(None),
+    "device_count": _always(1),
+    "current_device": _always(0),
+    "set_device": _always(None),
+    "synchronize": streams.synchronize_device,
+    "get_device_capability": _always(_CAPABILITY),
+    "get_device_properties": _always(_PROPERTIES),
+    "get_device_name": _always(_PROPERTIES.name),
+    "get_arch_list": _always(["sm_90"]),
+    "is_bf16_supported": _always(True),
+    "can_device_access_peer": _always(False),
+    "current_stream": streams.current,
+    "default_stream": _always(streams.DEFAULT),
+    "set_stream": streams.set_current,
+    "stream": streams.on,
+    "Stream": streams.Stream,
+    "Event": streams.Event,
+    "device": _no_context,
+    "device_of": _no_context,
+    "is_current_stream_capturing": _always(False),
+    "memory_allocated": _always(0),
+    "max_memory_allocated": _always(0),
+    "memory_reserved": _always(0),
+    "max_memory_reserved": _always(0),
+    "memory_stats": _always({}),
+    "memory_summary": _always(""),
+    "mem_get_info": _always((80 << 30, 80 << 30)),
+    "reset_peak_memory_stats": _always(None),
+    "reset_accumulated_memory_stats": _always(None),
+    "empty_cache": _always(None),
+    "ipc_collect": _always(None),
+    "manual_seed": _always(None),
+    "manual_seed_all": _always(None),
+    "seed_all": _always(None),
+    "get_rng_state": lambda *args: torch.get_rng_state(),
+    "get_rng_state_all": lambda: [torch.get_rng_state()],
+    "set_rng_state": lambda state, *args: torch.set_rng_state(state),
+    "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
+}
+
+_ACCELERATOR: dict[str, Any] = {
+    "is_available": _always(True),
+    "device_count": _always(1),
+    "current_accelerator": _always(torch.device("cuda")),
+    "current_device_index": _always(0),
+    "set_device_index": _always(None),
+    "current_stream": streams.current,
+    "set_stream": streams.set_current,
+    "synchronize": streams.synchronize_device,
+}
+
+_STAND_INS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (torch.cuda, _CUDA),
+    (torch.accelerator, _ACCELERATOR),
+    (torch.cuda.nvtx, {"range_push": _always(0), "range_pop": _always(0), "mark": _always(None)}),
+    (torch.backends.cudnn, {"is_acceptable": _always(False)}),
+    (torch, {"Generator": Generator, "Event": streams.Event, "Stream": streams.Stream}),
+)
+
+
+def _stand_ins() -> list[tuple[Any, dict[str, Any]]]:
+    return [*_STAND_INS, (torch, autocast.stand_ins(BACKEND))]
+
+
+def install() -> Callable[[], None]:
+    """Put the stand-ins in place; returns what puts the originals back."""
+    changes = [
+        (owner, name, value)
+        for owner, names in _stand_ins()
+        for name, value in names.items()
+        if hasattr(owner, name)
+    ]
+    saved = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+
+    def restore() -> None:
+        for owner, name, value in saved:
+            setattr(owner, name, value)
+
+    return restore
