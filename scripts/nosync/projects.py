@@ -50,7 +50,7 @@ class OwnTests:
         cpu, gpu: pytest arguments (paths and node ids relative to ``folder``), per kind of machine.
         folder: Where pytest runs, relative to the tree.
         pythonpath: Folders of the tree that go on PYTHONPATH beside the source root.
-        environment: Variables set for the run.
+        environment: Variables set for every run; ``cpu_environment`` adds those of a machine without a GPU.
         exclude: What the selection leaves out, with the reason; node ids here are deselected.
         minutes: After so long the run counts as hung.
     """
@@ -60,6 +60,7 @@ class OwnTests:
     folder: str
     pythonpath: tuple[str, ...]
     environment: dict[str, str]
+    cpu_environment: dict[str, str]
     exclude: tuple[Exclusion, ...]
     minutes: int
 
@@ -183,6 +184,7 @@ def _own_tests(body: dict[str, Any]) -> OwnTests:
         folder=body.get("folder", "."),
         pythonpath=tuple(body.get("pythonpath", ())),
         environment=dict(body.get("environment", {})),
+        cpu_environment=dict(body.get("cpu_environment", {})),
         exclude=tuple(Exclusion(**entry) for entry in body.get("exclude", ())),
         minutes=int(body.get("minutes", 30)),
     )

@@ -15,7 +15,6 @@ import pytest
 from nosync.running import FILE_VARIABLE
 
 
-
 def _write(entry: dict[str, str]) -> None:
     with open(os.environ[FILE_VARIABLE], "a", encoding="utf-8") as handle:
         handle.write(json.dumps(entry) + "\n")

@@ -168,6 +168,8 @@ def _run_own(bench: Bench, selection: tuple[str, ...], folder: Path, kind: str, 
         bench.layout.root / "scripts",
     ]
     environment = {"PYTHONPATH": os.pathsep.join(map(str, path))} | own.environment
+    if not bench.gpu:
+        environment |= own.cpu_environment
     drop = [f"--deselect={entry.tests}" for entry in own.exclude if "::" in entry.tests] if deselect else []
     progress(f"{bench.project.name} {bench.base.id}: own tests on the {kind} tree")
     arguments = ["-q", "--tb=short", "-o", "addopts=", *drop, *selection]

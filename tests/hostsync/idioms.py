@@ -108,8 +108,11 @@ case("isnan(x).any() branch", lambda i: 1 if torch.isnan(i.x).any() else 0)
 case("while not converged.all()", lambda i: [1 for _ in range(3) if not (i.v < 99).all()])
 case("torch.tensor([t1, t2], device)", lambda i: torch.tensor([i.s, i.s], device=i.device))
 case("torch.stack([t1, t2])", lambda i: torch.stack([i.s, i.s]))
-case("print(t)", lambda i: repr(i.v) + f"{i.s:.3f}",
-     differs="the number of reads depends on the values: printing tests each for being an integer")
+case(
+    "print(t)",
+    lambda i: repr(i.v) + f"{i.s:.3f}",
+    differs="the number of reads depends on the values: printing tests each for being an integer",
+)
 case("torch.equal", lambda i: torch.equal(i.v, i.v + 1))
 case("torch.allclose", lambda i: torch.allclose(i.v, i.v + 1))
 case("add(alpha=tensor)", lambda i: torch.add(i.v, i.v, alpha=i.s))
@@ -140,12 +143,16 @@ case("bincount(weights)", lambda i: torch.bincount(i.i, weights=i.v))
 case("histc (min==max)", lambda i: torch.histc(i.v, 4))
 case("histc(min,max)", lambda i: torch.histc(i.v, 4, -1.0, 1.0))
 case("repeat_interleave(x, n)", lambda i: torch.repeat_interleave(torch.arange(4, device=i.device), i.n))
-case("repeat_interleave(output_size)",
-     lambda i: torch.repeat_interleave(torch.arange(4, device=i.device), i.n, output_size=8))
+case(
+    "repeat_interleave(output_size)",
+    lambda i: torch.repeat_interleave(torch.arange(4, device=i.device), i.n, output_size=8),
+)
 case("repeat_interleave(x, 2)", lambda i: torch.repeat_interleave(i.v, 2))
 case("repeat_interleave(dim, output_size)", lambda i: i.x[:4].repeat_interleave(i.n, dim=0, output_size=8))
-case("repeat_interleave(host list)",
-     lambda i: i.x[:2].repeat_interleave(torch.tensor([1, 2]).to(i.device), dim=0))
+case(
+    "repeat_interleave(host list)",
+    lambda i: i.x[:2].repeat_interleave(torch.tensor([1, 2]).to(i.device), dim=0),
+)
 case("F.one_hot no num_classes", lambda i: F.one_hot(i.i))
 case("F.one_hot(num_classes=)", lambda i: F.one_hot(i.i, 3))
 case("torch.combinations", lambda i: torch.combinations(i.v, 2))
@@ -166,8 +173,10 @@ case("range(a, b) both device scalars", lambda i: list(range(i.j, i.j + 2)))
 case("torch.arange(t)", lambda i: torch.arange(i.j + 3, device=i.device))
 case("x.narrow(0, t, 1)", lambda i: i.x.narrow(0, i.j, 1))
 case("x.narrow(0, 0, int(t))", lambda i: i.x.narrow(0, 0, int(i.j) + 1))
-case("loop of slices x[c[k]:c[k+1]]",
-     lambda i: [i.x[a:b] for a, b in zip(i.n.cumsum(0)[:2], i.n.cumsum(0)[1:3], strict=True)])
+case(
+    "loop of slices x[c[k]:c[k+1]]",
+    lambda i: [i.x[a:b] for a, b in zip(i.n.cumsum(0)[:2], i.n.cumsum(0)[1:3], strict=True)],
+)
 case("index_select(0, t)", lambda i: i.x.index_select(0, i.j))
 
 # ------------------------------------------------------------------ host values onto the device
@@ -203,11 +212,16 @@ case("fill_(host 0-dim)", lambda i: i.v.fill_(torch.tensor(2.0)))
 case("pinned.to(non_blocking)", lambda i: torch.ones(3).pin_memory().to(i.device, non_blocking=True))
 case("pinned.to (blocking)", lambda i: torch.ones(3).pin_memory().to(i.device))
 case("pinned view.to(non_blocking)", lambda i: torch.ones(3, 3).pin_memory()[1].to(i.device, non_blocking=True))
-case("pinned strided.to(non_blocking)",
-     lambda i: torch.ones(3, 3).pin_memory()[:, 1].to(i.device, non_blocking=True))
+case(
+    "pinned strided.to(non_blocking)",
+    lambda i: torch.ones(3, 3).pin_memory()[:, 1].to(i.device, non_blocking=True),
+)
 case("pageable.to(non_blocking)", lambda i: torch.ones(3).to(i.device, non_blocking=True))
 case("t.to('cpu', non_blocking)", lambda i: i.x.to("cpu", non_blocking=True))
-case("pinned_buf.copy_(t, non_blocking)", lambda i: torch.empty(6, 3, pin_memory=True).copy_(i.x, non_blocking=True))
+case(
+    "pinned_buf.copy_(t, non_blocking)",
+    lambda i: torch.empty(6, 3, pin_memory=True).copy_(i.x, non_blocking=True),
+)
 case("cpu_buf.copy_(t, non_blocking)", lambda i: torch.empty(6, 3).copy_(i.x, non_blocking=True))
 case("dev.copy_(cpu)", lambda i: i.x.copy_(torch.ones(6, 3)))
 case("dev.copy_(cpu 0-dim)", lambda i: i.v.copy_(torch.tensor(2.0)))
@@ -216,23 +230,28 @@ case("x.to(device) already there", lambda i: i.x.to(i.device))
 case("x.double().cpu()", lambda i: i.x.double().cpu())
 case("x.to('cpu', float64)", lambda i: i.x.to("cpu", torch.float64))
 case("x.t().cpu()", lambda i: i.x.t().cpu())
-case("torch._foreach_copy_ from host",
-     lambda i: torch._foreach_copy_([i.v, i.x], [torch.ones(6), torch.ones(6, 3)]))
+case(
+    "torch._foreach_copy_ from host",
+    lambda i: torch._foreach_copy_([i.v, i.x], [torch.ones(6), torch.ones(6, 3)]),
+)
 case("torch._foreach_mul_(list, device 0-dim)", lambda i: torch._foreach_mul_([i.v, i.x], i.s))
 case("torch._foreach_div_(list, host 0-dim)", lambda i: torch._foreach_div_([i.v, i.x], torch.tensor(2.0)))
 case("t * python scalar", lambda i: i.v * 2.5 + 1)
 case("t * cpu 0-dim tensor", lambda i: i.v * torch.tensor(2.5))
 case("t * numpy scalar", lambda i: i.v * np.float32(2.5))
 case("torch.where(m, x, cpu 0-dim)", lambda i: torch.where(i.m, i.v, torch.tensor(0.0)))
-case("arange(n)/eye/zeros(device)",
-     lambda i: (torch.arange(5, device=i.device), torch.eye(3, device=i.device)))
+case("arange(n)/eye/zeros(device)", lambda i: (torch.arange(5, device=i.device), torch.eye(3, device=i.device)))
 case("tril_indices(device)", lambda i: torch.tril_indices(3, 3, device=i.device))
 case("torch.randperm(n, device)", lambda i: torch.randperm(10, device=i.device))
-case("rand/randint/normal(device)",
-     lambda i: (torch.rand(3, device=i.device), torch.randint(0, 5, (3,), device=i.device), i.v.normal_()))
+case(
+    "rand/randint/normal(device)",
+    lambda i: (torch.rand(3, device=i.device), torch.randint(0, 5, (3,), device=i.device), i.v.normal_()),
+)
 case("torch.normal(mean, std tensors)", lambda i: torch.normal(i.v, i.xf))
-case("torch.Generator(device)",
-     lambda i: torch.randn(3, generator=torch.Generator(i.device).manual_seed(0), device=i.device))
+case(
+    "torch.Generator(device)",
+    lambda i: torch.randn(3, generator=torch.Generator(i.device).manual_seed(0), device=i.device),
+)
 case("torch.manual_seed", lambda i: torch.manual_seed(0))
 
 # ------------------------------------------------------------------ masked writes
@@ -259,8 +278,10 @@ case("masked_fill(cpu 0-dim tensor)", lambda i: i.v.masked_fill(i.m, torch.tenso
 case("masked_scatter_", lambda i: i.v.masked_scatter_(i.m, i.v))
 case("index_fill_(dev value)", lambda i: i.v.index_fill_(0, i.i[:2], i.s))
 case("index_fill_(python value)", lambda i: i.v.index_fill_(0, i.i[:2], 1.0))
-case("index_copy_ / index_reduce_",
-     lambda i: (i.x.index_copy_(0, i.i[:3], i.x[:3] * 2), i.x.index_reduce_(0, i.i, i.x.clone(), "amax")))
+case(
+    "index_copy_ / index_reduce_",
+    lambda i: (i.x.index_copy_(0, i.i[:3], i.x[:3] * 2), i.x.index_reduce_(0, i.i, i.x.clone(), "amax")),
+)
 case("torch.put_ / take", lambda i: (i.v.put_(i.i, i.v.clone()), i.v.take(i.i)))
 case("nan_to_num_", lambda i: i.x.nan_to_num_(0.0))
 case("masked mean", lambda i: (i.v * i.m).sum() / i.m.sum().clamp(min=1))
@@ -269,12 +290,15 @@ case("clamp(min=device tensor)", lambda i: i.v.clamp(min=i.s))
 case("scatter_add_", lambda i: torch.zeros(3, device=i.device).scatter_add_(0, i.i, i.v))
 case("scatter_reduce", lambda i: torch.zeros(3, device=i.device).scatter_reduce(0, i.i, i.v, "sum"))
 case("scatter_(value=python)", lambda i: torch.zeros(6, device=i.device).scatter_(0, i.i, 1.0))
-case("index_add_ / index_select",
-     lambda i: torch.zeros(3, 3, device=i.device).index_add_(0, i.i, i.x).index_select(0, i.i))
-case("segment_reduce",
-     lambda i: torch.segment_reduce(i.v, "sum", lengths=torch.full((3,), 2, device=i.device)))
-case("segment_reduce(unsafe)",
-     lambda i: torch.segment_reduce(i.v, "sum", lengths=torch.full((3,), 2, device=i.device), unsafe=True))
+case(
+    "index_add_ / index_select",
+    lambda i: torch.zeros(3, 3, device=i.device).index_add_(0, i.i, i.x).index_select(0, i.i),
+)
+case("segment_reduce", lambda i: torch.segment_reduce(i.v, "sum", lengths=torch.full((3,), 2, device=i.device)))
+case(
+    "segment_reduce(unsafe)",
+    lambda i: torch.segment_reduce(i.v, "sum", lengths=torch.full((3,), 2, device=i.device), unsafe=True),
+)
 
 # ------------------------------------------------------------------ linear algebra
 case("linalg.solve", lambda i: torch.linalg.solve(i.M, i.M))
@@ -286,12 +310,18 @@ _MAGMA = "MAGMA waits dozens of times for each matrix; the virtual backend count
 case("linalg.eigvals", lambda i: torch.linalg.eigvals(i.M), differs=_MAGMA)
 case("linalg.eig", lambda i: torch.linalg.eig(i.M), differs=_MAGMA)
 case("linalg.eigh of one matrix", lambda i: torch.linalg.eigh(i.M[0]))
-case("linalg.eigh of 40x40 matrices", lambda i: torch.linalg.eigh(torch.eye(40, device=i.device).expand(3, 40, 40)))
+case(
+    "linalg.eigh of 40x40 matrices",
+    lambda i: torch.linalg.eigh(torch.eye(40, device=i.device).expand(3, 40, 40)),
+)
 case("linalg.svd of 40x40 matrices", lambda i: torch.linalg.svd(torch.eye(40, device=i.device).expand(3, 40, 40)))
 case("linalg.svd", lambda i: torch.linalg.svd(i.M))
 case("linalg.svd of one matrix", lambda i: torch.linalg.svd(i.M[0]))
-case("linalg.svd(driver='gesvd')", lambda i: torch.linalg.svd(i.M, driver="gesvd"),
-     only="cuda: the CPU implementation takes no driver")
+case(
+    "linalg.svd(driver='gesvd')",
+    lambda i: torch.linalg.svd(i.M, driver="gesvd"),
+    only="cuda: the CPU implementation takes no driver",
+)
 case("linalg.svdvals", lambda i: torch.linalg.svdvals(i.M))
 case("linalg.pinv", lambda i: torch.linalg.pinv(i.M))
 case("linalg.matrix_rank", lambda i: torch.linalg.matrix_rank(i.M))
@@ -309,8 +339,7 @@ case("linalg.slogdet", lambda i: torch.linalg.slogdet(i.M))
 case("linalg.det", lambda i: torch.linalg.det(i.M))
 case("linalg.solve_ex/inv_ex", lambda i: (torch.linalg.solve_ex(i.M, i.M), torch.linalg.inv_ex(i.M)))
 case("inv_ex(check_errors=True)", lambda i: torch.linalg.inv_ex(i.M, check_errors=True))
-case("linalg.norm/cross",
-     lambda i: (torch.linalg.vector_norm(i.x, dim=-1), torch.linalg.cross(i.x, i.x)))
+case("linalg.norm/cross", lambda i: (torch.linalg.vector_norm(i.x, dim=-1), torch.linalg.cross(i.x, i.x)))
 case("linalg.matrix_norm", lambda i: torch.linalg.matrix_norm(i.M))
 case("linalg.matrix_norm(2)", lambda i: torch.linalg.matrix_norm(i.M, 2))
 case("linalg.matrix_power", lambda i: torch.linalg.matrix_power(i.M, 3))
@@ -327,15 +356,20 @@ case("matrix_exp, small norm", lambda i: torch.matrix_exp(i.M * 1e-4))
 case("matrix_exp, norm 0.1", lambda i: torch.matrix_exp(i.M * 0.05))
 case("matrix_exp, norm 1", lambda i: torch.matrix_exp(i.M * 0.5))
 case("matrix_exp, norm 10", lambda i: torch.matrix_exp(i.M * 5))
-case("matrix_exp, norms 1e-9 to 20",
-     lambda i: torch.matrix_exp(i.M * torch.logspace(-9, 1, 5, device=i.device)[:, None, None]))
+case(
+    "matrix_exp, norms 1e-9 to 20",
+    lambda i: torch.matrix_exp(i.M * torch.logspace(-9, 1, 5, device=i.device)[:, None, None]),
+)
 case("matrix_exp, float64 norm 2", lambda i: torch.matrix_exp(i.M.double()))
 case("torch.trapezoid / diff", lambda i: (torch.trapezoid(i.v), torch.diff(i.v)))
 case("torch.cov / corrcoef", lambda i: (torch.cov(i.x), torch.corrcoef(i.x)))
 case("torch.cdist", lambda i: torch.cdist(i.x, i.x))
 case("bmm/einsum", lambda i: torch.einsum("bij,bjk->bik", i.M, torch.bmm(i.M, i.M)))
-case("torch.lobpcg", lambda i: torch.lobpcg(torch.eye(9, device=i.device) * 2, k=1, niter=2),
-     differs="the number of iterations depends on the values")
+case(
+    "torch.lobpcg",
+    lambda i: torch.lobpcg(torch.eye(9, device=i.device) * 2, k=1, niter=2),
+    differs="the number of iterations depends on the values",
+)
 
 # ------------------------------------------------------------------ reductions, sorting, sampling
 case("isfinite().all() no branch", lambda i: torch.isfinite(i.v).all())
@@ -353,16 +387,30 @@ case("torch.bernoulli / poisson", lambda i: (torch.bernoulli(i.xf), torch.poisso
 case("bucketize/searchsorted", lambda i: torch.searchsorted(i.v.sort()[0], i.v))
 case("searchsorted(sorter)", lambda i: torch.searchsorted(i.v, i.v, sorter=i.v.argsort()))
 case("torch._assert_async", lambda i: torch._assert_async(i.v.isfinite().all()))
-case("fft / stft", lambda i: (torch.fft.rfft(i.v), torch.stft(torch.ones(64, device=i.device), 16,
-     window=torch.ones(16, device=i.device), return_complex=True)))
+case(
+    "fft / stft",
+    lambda i: (
+        torch.fft.rfft(i.v),
+        torch.stft(torch.ones(64, device=i.device), 16, window=torch.ones(16, device=i.device), return_complex=True),
+    ),
+)
 case("torch.roll / flip / rot90", lambda i: (i.x.roll(1, 0), i.x.flip(0), i.x.rot90()))
-case("torch.tensordot / kron / outer",
-     lambda i: (torch.tensordot(i.x, i.x, dims=2), torch.kron(i.x, i.x), torch.outer(i.v, i.v)))
-case("Normal(validate_args).log_prob", lambda i: torch.distributions.Normal(i.v, i.xf).log_prob(i.v))
-case("Normal(validate_args=False)",
-     lambda i: torch.distributions.Normal(i.v, i.xf, validate_args=False).log_prob(i.v))
-case("Categorical(logits).sample()",
-     lambda i: torch.distributions.Categorical(logits=i.v, validate_args=False).sample())
+case(
+    "torch.tensordot / kron / outer",
+    lambda i: (torch.tensordot(i.x, i.x, dims=2), torch.kron(i.x, i.x), torch.outer(i.v, i.v)),
+)
+case(
+    "Normal(validate_args).log_prob",
+    lambda i: torch.distributions.Normal(i.v, i.xf, validate_args=True).log_prob(i.v),
+)
+case(
+    "Normal(validate_args=False)",
+    lambda i: torch.distributions.Normal(i.v, i.xf, validate_args=False).log_prob(i.v),
+)
+case(
+    "Categorical(logits).sample()",
+    lambda i: torch.distributions.Categorical(logits=i.v, validate_args=False).sample(),
+)
 
 # ------------------------------------------------------------------ streams and events
 
@@ -538,11 +586,17 @@ def _(i: Inputs) -> Run:
     return lambda: model(i.i, offsets).sum().backward()
 
 
-case("cross_entropy(ignore_index, weight)",
-     lambda i: F.cross_entropy(i.x, i.i, weight=i.xf[:3], ignore_index=1))
-case("losses: mse, l1, huber, bce, kl",
-     lambda i: (F.mse_loss(i.v, i.v), F.l1_loss(i.v, i.v), F.huber_loss(i.v, i.v),
-                F.binary_cross_entropy_with_logits(i.v, i.xf), F.kl_div(i.v, i.xf)))
+case("cross_entropy(ignore_index, weight)", lambda i: F.cross_entropy(i.x, i.i, weight=i.xf[:3], ignore_index=1))
+case(
+    "losses: mse, l1, huber, bce, kl",
+    lambda i: (
+        F.mse_loss(i.v, i.v),
+        F.l1_loss(i.v, i.v),
+        F.huber_loss(i.v, i.v),
+        F.binary_cross_entropy_with_logits(i.v, i.xf),
+        F.kl_div(i.v, i.xf),
+    ),
+)
 
 
 @idiom("ctc_loss(device lengths)")
@@ -553,9 +607,14 @@ def _(i: Inputs) -> Run:
     return lambda: F.ctc_loss(log_probs, targets, *lengths)
 
 
-case("interpolate / pad / grid_sample", lambda i: (
-    F.interpolate(i.x[None, None], scale_factor=2), F.pad(i.x, (1, 1)),
-    F.grid_sample(i.x[None, None], torch.zeros(1, 2, 2, 2, device=i.device), align_corners=False)))
+case(
+    "interpolate / pad / grid_sample",
+    lambda i: (
+        F.interpolate(i.x[None, None], scale_factor=2),
+        F.pad(i.x, (1, 1)),
+        F.grid_sample(i.x[None, None], torch.zeros(1, 2, 2, 2, device=i.device), align_corners=False),
+    ),
+)
 case("layer_norm / dropout / softmax", lambda i: F.dropout(F.layer_norm(i.x, (3,)).softmax(-1), 0.5))
 case("gumbel_softmax / normalize", lambda i: (F.gumbel_softmax(i.x), F.normalize(i.x)))
 
@@ -774,30 +833,45 @@ case("backward linalg.solve", lambda i: torch.linalg.solve(i.M.clone().requires_
 case("backward linalg.cholesky", lambda i: torch.linalg.cholesky(i.M.clone().requires_grad_()).sum().backward())
 case("backward linalg.det", lambda i: torch.linalg.det(i.M.clone().requires_grad_()).sum().backward())
 case("backward linalg.slogdet", lambda i: torch.linalg.slogdet(i.M.clone().requires_grad_())[1].sum().backward())
-case("backward linalg.eigh", lambda i: torch.linalg.eigh(
-    torch.diag(i.v).requires_grad_())[0].sum().backward())
+case("backward linalg.eigh", lambda i: torch.linalg.eigh(torch.diag(i.v).requires_grad_())[0].sum().backward())
 case("backward matrix_exp", lambda i: torch.matrix_exp(i.M.clone().requires_grad_()).sum().backward())
 case("backward prod", lambda i: i.v.clone().requires_grad_().prod().backward())
 case("backward prod(dim)", lambda i: i.x.clone().requires_grad_().prod(0).sum().backward())
 case("backward cumprod", lambda i: i.v.clone().requires_grad_().cumprod(0).sum().backward())
-case("backward max/median/sort", lambda i: [
-    f(i.v.clone().requires_grad_()).backward() for f in (torch.max, torch.median, lambda t: t.sort()[0][0])])
-case("backward norm/std", lambda i: [
-    f(i.v.clone().requires_grad_()).backward() for f in (torch.linalg.vector_norm, torch.std)])
+case(
+    "backward max/median/sort",
+    lambda i: [f(i.v.clone().requires_grad_()).backward() for f in (torch.max, torch.median, lambda t: t.sort()[0][0])],
+)
+case(
+    "backward norm/std",
+    lambda i: [f(i.v.clone().requires_grad_()).backward() for f in (torch.linalg.vector_norm, torch.std)],
+)
 case("backward masked_select", lambda i: torch.masked_select(i.v.clone().requires_grad_(), i.m).sum().backward())
 case("backward x[long]", lambda i: i.x.clone().requires_grad_()[i.i].sum().backward())
 case("backward index_select", lambda i: i.x.clone().requires_grad_().index_select(0, i.i).sum().backward())
-case("backward gather/scatter_add", lambda i: torch.zeros(3, device=i.device).scatter_add(
-    0, i.i, i.v.clone().requires_grad_()).sum().backward())
-case("backward scatter_reduce(amax)", lambda i: torch.zeros(3, device=i.device).scatter_reduce(
-    0, i.i, i.v.clone().requires_grad_(), "amax").sum().backward())
-case("backward repeat_interleave(output_size)", lambda i: torch.repeat_interleave(
-    i.x[:4].clone().requires_grad_(), i.n, dim=0, output_size=8).sum().backward())
-case("backward where/clamp", lambda i: torch.where(
-    i.m, i.v.clone().requires_grad_().clamp(min=0), 0.0).sum().backward())
+case(
+    "backward gather/scatter_add",
+    lambda i: torch.zeros(3, device=i.device).scatter_add(0, i.i, i.v.clone().requires_grad_()).sum().backward(),
+)
+case(
+    "backward scatter_reduce(amax)",
+    lambda i: (
+        torch.zeros(3, device=i.device).scatter_reduce(0, i.i, i.v.clone().requires_grad_(), "amax").sum().backward()
+    ),
+)
+case(
+    "backward repeat_interleave(output_size)",
+    lambda i: torch.repeat_interleave(i.x[:4].clone().requires_grad_(), i.n, dim=0, output_size=8).sum().backward(),
+)
+case(
+    "backward where/clamp",
+    lambda i: torch.where(i.m, i.v.clone().requires_grad_().clamp(min=0), 0.0).sum().backward(),
+)
 case("backward cdist", lambda i: torch.cdist(i.x.clone().requires_grad_(), i.x).sum().backward())
-case("backward interpolate(bilinear)", lambda i: F.interpolate(
-    i.x[None, None].clone().requires_grad_(), scale_factor=2, mode="bilinear").sum().backward())
+case(
+    "backward interpolate(bilinear)",
+    lambda i: F.interpolate(i.x[None, None].clone().requires_grad_(), scale_factor=2, mode="bilinear").sum().backward(),
+)
 
 
 @idiom("autograd.Function .item in backward")
@@ -866,8 +940,10 @@ def _(i: Inputs) -> None:
 
 
 case("vmap", lambda i: torch.vmap(lambda row: (row * 2).sum())(i.x))
-case("func.grad / jacrev", lambda i: (
-    torch.func.grad(lambda a: (a * a).sum())(i.v), torch.func.jacrev(lambda a: a * a)(i.v)))
+case(
+    "func.grad / jacrev",
+    lambda i: (torch.func.grad(lambda a: (a * a).sum())(i.v), torch.func.jacrev(lambda a: a * a)(i.v)),
+)
 case("func.jvp", lambda i: torch.func.jvp(torch.sin, (i.v,), (i.v,)))
 case("func.hessian", lambda i: torch.func.hessian(lambda a: (a**3).sum())(i.v))
 
@@ -909,15 +985,25 @@ def _(i: Inputs) -> None:
     torch.add(out, 1, out=out)
 
 
-case("torch.nonzero(out=)", lambda i: torch.nonzero(
-    i.m, out=torch.empty(0, 1, dtype=torch.long, device=i.device)))
-case("resize_ / set_ / .data =", lambda i: (
-    torch.empty(3, device=i.device).resize_(9), setattr(nn.Parameter(i.v), "data", i.v * 2)))
+case(
+    "torch.nonzero(out=)",
+    lambda i: torch.nonzero(i.m, out=torch.empty(0, 1, dtype=torch.long, device=i.device)),
+)
+case(
+    "resize_ / set_ / .data =",
+    lambda i: (torch.empty(3, device=i.device).resize_(9), setattr(nn.Parameter(i.v), "data", i.v * 2)),
+)
 case("torch.cat/stack/unbind/chunk", lambda i: torch.stack(list(torch.cat([i.x, i.x]).unbind(0))).chunk(3))
-case("as_strided / unfold / expand", lambda i: (i.v.as_strided((2, 2), (1, 1)), i.v.unfold(0, 2, 1), i.s.expand(3)))
+case(
+    "as_strided / unfold / expand",
+    lambda i: (i.v.as_strided((2, 2), (1, 1)), i.v.unfold(0, 2, 1), i.s.expand(3)),
+)
 case("complex / view_as_real", lambda i: torch.view_as_real(torch.complex(i.v, i.v) * 2))
-case("quantize_per_tensor(python scale)", lambda i: torch.quantize_per_tensor(i.v, 0.1, 0, torch.qint8),
-     differs="quantized tensors are not covered")
+case(
+    "quantize_per_tensor(python scale)",
+    lambda i: torch.quantize_per_tensor(i.v, 0.1, 0, torch.qint8),
+    differs="quantized tensors are not covered",
+)
 
 # ------------------------------------------------------------------ sparse and nested
 
@@ -928,22 +1014,34 @@ def _coo(i: Inputs, **kwargs: Any) -> torch.Tensor:
 
 case("sparse_coo_tensor(size)", lambda i: _coo(i))
 case("sparse_coo_tensor(no size)", lambda i: torch.sparse_coo_tensor(torch.stack([i.i, i.i]), i.v))
-case("sparse_coo_tensor(is_coalesced)", lambda i: torch.sparse_coo_tensor(
-    torch.stack([i.i[:3], i.i[:3]]), i.v[:3], (3, 3), is_coalesced=True))
+case(
+    "sparse_coo_tensor(is_coalesced)",
+    lambda i: torch.sparse_coo_tensor(torch.stack([i.i[:3], i.i[:3]]), i.v[:3], (3, 3), is_coalesced=True),
+)
 case("sparse coalesce", lambda i: _coo(i).coalesce())
 case("sparse @ dense", lambda i: torch.sparse.mm(_coo(i), i.x[:3]))
 case("sparse to_dense", lambda i: _coo(i).to_dense())
 case("dense to_sparse", lambda i: i.x.to_sparse())
 case("dense to_sparse_csr", lambda i: i.x.to_sparse_csr())
 case("sparse sum", lambda i: torch.sparse.sum(_coo(i)))
-case("sparse_csr_tensor @ dense", lambda i: torch.sparse_csr_tensor(
-    torch.arange(4, device=i.device), i.i[:3], i.v[:3], (3, 3)) @ i.x[:3])
-case("nested_tensor(jagged) from parts", lambda i: torch.nested.nested_tensor(
-    [i.x[:2], i.x[2:]], layout=torch.jagged))
-case("nested_tensor_from_jagged", lambda i: torch.nested.nested_tensor_from_jagged(
-    i.x, torch.arange(3, device=i.device) * 3) * 2)
-case("nested jagged to_padded", lambda i: torch.nested.nested_tensor_from_jagged(
-    i.x, torch.arange(3, device=i.device) * 3, max_seqlen=3).to_padded_tensor(0.0))
+case(
+    "sparse_csr_tensor @ dense",
+    lambda i: torch.sparse_csr_tensor(torch.arange(4, device=i.device), i.i[:3], i.v[:3], (3, 3)) @ i.x[:3],
+)
+case(
+    "nested_tensor(jagged) from parts",
+    lambda i: torch.nested.nested_tensor([i.x[:2], i.x[2:]], layout=torch.jagged),
+)
+case(
+    "nested_tensor_from_jagged",
+    lambda i: torch.nested.nested_tensor_from_jagged(i.x, torch.arange(3, device=i.device) * 3) * 2,
+)
+case(
+    "nested jagged to_padded",
+    lambda i: torch.nested.nested_tensor_from_jagged(
+        i.x, torch.arange(3, device=i.device) * 3, max_seqlen=3
+    ).to_padded_tensor(0.0),
+)
 
 
 @idiom("torch.compile(backend='eager')")

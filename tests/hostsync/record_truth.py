@@ -2,9 +2,9 @@
 
     PYTHONPATH=scripts python tests/hostsync/record_truth.py tests/hostsync/h200.json
 
-Each idiom is measured three times: by the ``cuda`` backend without the profiler (sync-debug and explicit waits), with the
-profiler, and by the virtual backend, in a process of its own, for comparison. An idiom that fails is recorded with
-its error. One that leaves the GPU unusable ends its process; the parent starts another for the rest.
+Each idiom is measured three times: by the ``cuda`` backend without the profiler (sync-debug and explicit waits), by
+the same with the profiler, and, in a process of its own, by the virtual backend for comparison. An idiom that fails
+is recorded with its error. One that leaves the GPU unusable ends its process; the parent starts another for the rest.
 """
 
 from __future__ import annotations

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from nosync.hostsync import Event, HostSyncError, allow_host_syncs, cuda, forbid_host_syncs, host_syncs, profiling
+from nosync.hostsync import (
+    Event,
+    HostSyncError,
+    allow_host_syncs,
+    cuda,
+    forbid_host_syncs,
+    host_syncs,
+    profiling,
+)
 from nosync.hostsync.recorder import Recorder
 from nosync.hostsync.sites import Site
 
@@ -110,6 +118,20 @@ def test_nested_blocks_do_not_count_the_detectors_own_waits(driver: Driver) -> N
     assert (outer.count, inner.count) == (1, 1)
 
 
+def test_blocks_of_tasks_may_interleave(driver: Driver) -> None:
+    first, second = host_syncs("cuda"), host_syncs("cuda")
+    one = first.__enter__()
+    two = second.__enter__()
+    first.__exit__(None, None, None)
+    waits()
+    second.__exit__(None, None, None)
+    assert one is not None
+    assert two is not None
+    assert (one.count, two.count) == (0, 1)
+    assert driver.mode == 0
+    assert torch._C._is_multithreading_enabled()
+
+
 def test_a_compiled_function_stays_compiled(driver: Driver) -> None:
     graphs = []
 
@@ -123,9 +145,7 @@ def test_a_compiled_function_stays_compiled(driver: Driver) -> None:
     assert len(graphs) == 1
 
 
-def test_a_process_that_used_the_virtual_device_is_refused(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_used_the_virtual_device_is_refused(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "registered", lambda: True)
     with pytest.raises(RuntimeError, match="process of its own"), host_syncs("cuda"):
         pass
@@ -143,9 +163,7 @@ def test_without_a_gpu_it_says_so() -> None:
 # ------------------------------------------------------------------ what the profiler adds
 def span(name: str, start: float, end: float, host: bool = True) -> Any:
     kind = torch.autograd.DeviceType.CPU if host else torch.autograd.DeviceType.CUDA
-    return types.SimpleNamespace(
-        name=name, device_type=kind, time_range=types.SimpleNamespace(start=start, end=end)
-    )
+    return types.SimpleNamespace(name=name, device_type=kind, time_range=types.SimpleNamespace(start=start, end=end))
 
 
 def label(operator: str, line: int, allowed: str | None = None) -> str:

@@ -36,6 +36,7 @@ def test_marked_but_waits(device):
 def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(test_it=tests)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # pytester undoes it
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return pytester.runpytest_subprocess(
         "-p", "nosync.hostsync.pytest_plugin", "--host-syncs-backend=virtual", "-q", *options
     )

@@ -23,8 +23,11 @@ def test_a_row_names_an_operator_and_its_source(rule: Rule) -> None:
     assert rule.why
 
 
-@pytest.mark.parametrize("rule", [rule for rule in TABLE if not rule.soft and rule.weight != 0],
-                         ids=lambda rule: f"{rule.operator} {rule.kind}")
+@pytest.mark.parametrize(
+    "rule",
+    [rule for rule in TABLE if not rule.soft and rule.weight != 0],
+    ids=lambda rule: f"{rule.operator} {rule.kind}",
+)
 def test_the_message_has_a_form_that_does_not_wait(rule: Rule) -> None:
     assert sync_free_form(rule.operator, rule.kind)
 

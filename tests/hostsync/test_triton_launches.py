@@ -40,6 +40,10 @@ with use_backend("virtual") as device:
 def test_a_kernel(tmp_path: Path, interpret: str, expected: str) -> None:
     script = tmp_path / "kernel.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    environment = {**os.environ, "TRITON_INTERPRET": interpret, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": interpret,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == expected, done.stderr

@@ -19,7 +19,8 @@ behind: only the GPU is used.
     python gpu_ab.py unpack PARTS PACKAGES     # there, once every part is in place
     PYTHONPATH=PACKAGES python gpu_ab.py run …
 
-Without warp (`--data memory`), Transolver still runs, on batches kept in host memory; GeoTransolver needs it.
+``--data memory`` runs on collated batches in host memory instead of the datapipe: for a first look on a machine with
+no GPU, where the transforms need warp's compiler for the CPU.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import io
+import itertools
 import json
 import sys
 import tarfile
@@ -48,7 +50,7 @@ PACKED = (
 )  # fmt: skip
 LEFT_OUT = ("warp/bin/warp-clang.so", "warp/examples/", "warp/tests/")
 PART = 56 << 20
-CHECKED_STEPS = 6
+FIRST_CHECKED, CHECKED_STEPS = 2, 6
 
 
 # ---- packing ----------------------------------------
@@ -86,37 +88,6 @@ def unpack(parts: Path, packages: Path) -> None:
 
 
 # ---- the recipe ----------------------------------------
-
-
-class StandIn(types.ModuleType):
-    """A module whose every attribute is usable as a decorator, a type or a value: for imports that are not used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        child = StandIn(f"{self.__name__}.{name}")
-        sys.modules[child.__name__] = child
-        setattr(self, name, child)
-        return child
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else StandIn(self.__name__)
-
-    def __getitem__(self, item: Any) -> Any:
-        return self
-
-    def __or__(self, other: Any) -> Any:
-        return self
-
-    __ror__ = __or__
-    __path__: list[str] = []  # noqa: RUF012
-
-
-def stand_in_for(name: str) -> None:
-    """Let ``import name`` succeed where it is not installed. What calls into it does not work then."""
-    if importlib.util.find_spec(name) is None:
-        print(f"{name} is not here: a stand-in takes its place")
-        sys.modules[name] = StandIn(name)
 
 
 def load_loop(name: str, source: Path) -> ModuleType:
@@ -261,14 +232,14 @@ class Bench:
                 leaf.copy_(value)
 
     def epoch(
-        self, name: str, n_steps: int, before_step: Callable[[int], None] = lambda i: None
+        self, name: str, n_steps: int, on_step: Callable[[int, bool], None] = lambda i, begins: None
     ) -> list[dict[str, Any]]:
         """Run the loop for ``n_steps``; returns the per-step records."""
         records: list[dict[str, Any]] = []
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(0)
         self.loops[name]._run_epoch(
-            Taken(self.loader, n_steps, before_step), self.called, self.losses, self.metrics,
+            Taken(self.loader, n_steps, on_step), self.called, self.losses, self.metrics,
             SimpleNamespace(info=lambda line: None), 0, self.cfg, self.ranks, mode="train",
             output_type=self.cfg.output_type, target_config=self.targets, optimizer=self.optimizer,
             scheduler=self.scheduler, log_jsonl=records.append,
@@ -277,23 +248,25 @@ class Bench:
 
 
 class Taken:
-    """The first ``n_steps`` batches of a loader, over and over where it has fewer."""
+    """The first ``n_steps`` batches of a loader, over and over where it has fewer.
 
-    def __init__(self, loader: Any, n_steps: int, before_step: Callable[[int], None]) -> None:
-        self.loader, self.n_steps, self.before_step = loader, n_steps, before_step
+    Calls ``on_step(i, True)`` as step ``i`` gets its batch and ``on_step(i, False)`` as the loop asks for the next.
+    """
+
+    def __init__(self, loader: Any, n_steps: int, on_step: Callable[[int, bool], None]) -> None:
+        self.loader, self.n_steps, self.on_step = loader, n_steps, on_step
 
     def __len__(self) -> int:
         return self.n_steps
 
     def __iter__(self) -> Iterator[Any]:
-        i = 0
-        while True:
-            for batch in self.loader:
-                self.before_step(i)
-                if i == self.n_steps:
-                    return
-                yield batch
-                i += 1
+        endless = itertools.chain.from_iterable(itertools.repeat(self.loader))
+        for i, batch in enumerate(endless):
+            self.on_step(i, True)
+            yield batch
+            self.on_step(i, False)
+            if i + 1 == self.n_steps:
+                return
 
 
 def _with_data(cfg: Any, folder: Path) -> Any:
@@ -347,15 +320,13 @@ class Waits:
         self.counts[what] += self.on
 
     @contextlib.contextmanager
-    def counting(self, mode: str) -> Iterator[None]:
-        """Sync-debug in ``mode`` (warn or error) and the counters at zero."""
+    def counting(self) -> Iterator[None]:
+        """Receive sync-debug's warnings; sync-debug is off again at the end."""
         import torch
 
-        self.counts = dict.fromkeys(self.counts, 0)
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = lambda message, *rest, **more: self._warned(str(message))
-            torch.cuda.set_sync_debug_mode(mode)
             try:
                 yield
             finally:
@@ -368,28 +339,29 @@ class Waits:
 
 
 def count_waits(bench: Bench, waits: Waits, name: str, mode: str) -> dict[str, Any]:
-    """Waits of each step after the first two, between the requests for its batch and for the next."""
+    """Waits of each step after the first two, and, under "warn", of the datapipe between one step and the next."""
     import torch
 
     per_step: list[dict[str, int]] = []
-    before: dict[str, int] = {}
+    per_load: list[dict[str, int]] = []
 
-    def at(i: int) -> None:
-        nonlocal before
-        if i >= 3:
-            per_step.append({what: waits.counts[what] - before[what] for what in before})
-        waits.on = 2 <= i < CHECKED_STEPS
-        torch.cuda.set_sync_debug_mode(mode if waits.on else "default")
-        before = dict(waits.counts)
+    def at(i: int, begins: bool) -> None:
+        if i >= FIRST_CHECKED and not begins:
+            per_step.append(waits.counts)
+        elif i > FIRST_CHECKED:
+            per_load.append(waits.counts)
+        waits.counts = dict.fromkeys(waits.counts, 0)
+        waits.on = i >= FIRST_CHECKED and (begins or i + 1 < CHECKED_STEPS)
+        torch.cuda.set_sync_debug_mode("default" if not waits.on else mode if begins else "warn")
 
     bench.restore()
     error = ""
-    with waits.counting("default"):
+    with waits.counting():
         try:
             bench.epoch(name, CHECKED_STEPS, at)
         except RuntimeError as raised:
             error = str(raised).splitlines()[0]
-    return {"loop": name, "sync_debug_mode": mode, "per_step": per_step, "error": error}
+    return {"loop": name, "sync_debug_mode": mode, "per_step": per_step, "per_load": per_load, "error": error}
 
 
 # ---- time ----------------------------------------
@@ -399,21 +371,21 @@ def timed(bench: Bench, name: str) -> dict[str, Any]:
     """Wall time per step from ``--skip`` steps on to the end of the epoch, and every step's record."""
     import torch
 
-    times: list[float] = []
+    n_steps, skip = bench.arguments.steps, bench.arguments.skip
+    asked: list[float] = []
     bench.restore()
     if gpu():
         torch.cuda.synchronize()
-    records = bench.epoch(name, bench.arguments.steps, lambda i: times.append(time.perf_counter()))
+    records = bench.epoch(name, n_steps, lambda i, begins: None if begins else asked.append(time.perf_counter()))
     if gpu():
         torch.cuda.synchronize()
-    end = time.perf_counter()
-    skip = min(bench.arguments.skip, bench.arguments.steps - 1)
+    wall = time.perf_counter() - asked[skip - 1]
     values = [{k: v for k, v in record.items() if k not in ("mem_gb", "step_time_s", "ts")} for record in records]
     return {
         "loop": name,
-        "wall_ms_per_step": 1e3 * (end - times[skip]) / (bench.arguments.steps - skip),
-        "step_time_s_mean": sum(record["step_time_s"] for record in records[skip:]) / max(1, len(records) - skip),
-        "logged": [record["global_step"] for record in records] == list(range(bench.arguments.steps)),
+        "wall_ms_per_step": 1e3 * wall / (n_steps - skip),
+        "step_time_s_mean": sum(record["step_time_s"] for record in records[skip:]) / (n_steps - skip),
+        "logged": [record["global_step"] for record in records] == list(range(n_steps)),
         "values": repr(values),
     }
 
@@ -424,9 +396,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     patched = arguments.patched.resolve()
     sys.path.insert(0, str(patched))
-    stand_in_for("s3fs")  # remote files
-    if arguments.data == "memory":
-        stand_in_for("warp")
+    if importlib.util.find_spec("s3fs") is None:
+        sys.modules["s3fs"] = types.ModuleType("s3fs")  # for remote files: imported, not used
     import nondim  # noqa: F401
     import physicsnemo.datapipes  # noqa: F401 - registers what the configurations name
     import sdf  # noqa: F401
@@ -446,7 +417,7 @@ def run(arguments: argparse.Namespace) -> int:
             result["waits"] = [count_waits(bench, waits, name, "warn") for name in ("base", "patched")]
             result["waits"].append(count_waits(bench, waits, "patched", "error"))
             for row in result["waits"]:
-                seen = row["error"] or row["per_step"]
+                seen = row["error"] or f"steps {row['per_step']}, datapipe {row['per_load']}"
                 print(f"  {row['loop']:8} sync-debug {row['sync_debug_mode']:6} {seen}", flush=True)
             quiet = [sum(step.values()) for row in result["waits"][1:] for step in row["per_step"]]
             good &= not any(quiet) and not result["waits"][2]["error"]

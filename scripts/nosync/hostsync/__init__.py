@@ -14,16 +14,38 @@ Works without a GPU on the virtual device (real values on the CPU, see docs/host
 knows nothing of projects or patches and needs torch only.
 """
 
-from .api import allow_host_syncs, device, forbid_host_syncs, host_syncs, use_backend, value
-from .events import Event, HostSyncError
-from .recorder import Recorder
-from .sites import skipping
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import allow_host_syncs, device, forbid_host_syncs, host_syncs, use_backend, value
+    from .cuda import capturable
+    from .events import Event, HostSyncError
+    from .recorder import Recorder
+    from .sites import skipping
+
+_HOME = {
+    "Event": "events",
+    "HostSyncError": "events",
+    "Recorder": "recorder",
+    "allow_host_syncs": "api",
+    "capturable": "cuda",
+    "device": "api",
+    "forbid_host_syncs": "api",
+    "host_syncs": "api",
+    "skipping": "sites",
+    "use_backend": "api",
+    "value": "api",
+}
 
 __all__ = [
     "Event",
     "HostSyncError",
     "Recorder",
     "allow_host_syncs",
+    "capturable",
     "device",
     "forbid_host_syncs",
     "host_syncs",
@@ -31,3 +53,10 @@ __all__ = [
     "use_backend",
     "value",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when something is used: the pytest plugin is loaded in every run."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

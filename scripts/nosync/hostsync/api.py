@@ -15,7 +15,7 @@ from .recorder import Recorder, allow, closed, opened, unheard
 from .virtual import VirtualTensor
 
 
-class host_syncs:  # noqa: N801 - used like a function
+class host_syncs:
     """Record where the host would wait for the device.
 
     ``with host_syncs() as syncs: …`` gives a `Recorder`. Inside a function that torch.compile traces, the block
@@ -60,7 +60,7 @@ class host_syncs:  # noqa: N801 - used like a function
             recorder.check("seen again at the end of the block")
 
 
-class forbid_host_syncs(host_syncs):  # noqa: N801 - used like a function
+class forbid_host_syncs(host_syncs):
     """Fail at the first wait, with its call site, and once more at the end of the block.
 
     Raises:
@@ -70,7 +70,7 @@ class forbid_host_syncs(host_syncs):  # noqa: N801 - used like a function
     forbid = True
 
 
-class allow_host_syncs:  # noqa: N801 - used like a function
+class allow_host_syncs:
     """Waits in this block are recorded with the reason and not counted.
 
     Args:

@@ -13,30 +13,36 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-LOWER = (
-    "linear matmul mm bmm mv addmm addmv addbmm baddbmm conv1d conv2d conv3d conv_transpose1d "
-    "conv_transpose2d.input conv_transpose3d.input convolution prelu einsum scaled_dot_product_attention"
-).split()
-FULL = (
-    "exp expm1 log log2 log10 log1p rsqrt reciprocal pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus "
-    "layer_norm group_norm mse_loss l1_loss smooth_l1_loss huber_loss nll_loss kl_div cosine_similarity "
-    "binary_cross_entropy_with_logits softmax.int log_softmax.int cumsum cumprod prod sum sum.dim_IntList "
-    "logsumexp cdist linalg_vector_norm norm.Scalar"
-).split()
+# fmt: off
+LOWER = [
+    "linear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "prelu", "einsum",
+    "scaled_dot_product_attention",
+]
+FULL = [
+    "exp", "expm1", "log", "log2", "log10", "log1p", "rsqrt", "reciprocal", "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "group_norm", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "nll_loss", "kl_div", "cosine_similarity", "binary_cross_entropy_with_logits",
+    "softmax.int", "log_softmax.int", "cumsum", "cumprod", "prod", "sum", "sum.dim_IntList", "logsumexp", "cdist",
+    "linalg_vector_norm", "norm.Scalar",
+]
+# fmt: on
 
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1
 _lower_dtype = torch.get_autocast_dtype
 
 
 @functools.cache
-def register(backend: str) -> torch.library.Library:
-    """Register the rules for the backend, once per process."""
+def register(backend: str) -> tuple[torch.library.Library, ...]:
+    """Register the rules for the backend, once per process; operators without a rule pass through."""
+    others = torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, _KEY.name)
     library = torch.library.Library("aten", "IMPL")
     for name in LOWER:
         library.impl(name, _casting(name, lambda: _lower_dtype(backend)), _KEY.name)
     for name in FULL:
         library.impl(name, _casting(name, lambda: torch.float32), _KEY.name)
-    return library
+    return library, others
 
 
 def _casting(name: str, target: Callable[[], torch.dtype]) -> Callable[..., Any]:

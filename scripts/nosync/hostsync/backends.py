@@ -11,22 +11,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
 from . import backward, compiled, spoof
 from . import triton as triton_stand_ins
+from .nesting import PerProcess, PerThread
 from .rules import warn_if_unchecked
 from .spoof import REAL_CUDA
 from .virtual import DispatchMode, FunctionMode, register
 
 VIRTUAL, CUDA = "virtual", "cuda"
-
-_lock = threading.Lock()
-_users = 0
-_undo: list[Callable[[], None]] = []
-_here = threading.local()
 
 
 def default_backend() -> str:
@@ -36,12 +31,12 @@ def default_backend() -> str:
 
 def virtual_is_on() -> bool:
     """Whether the calling thread uses the virtual device."""
-    return getattr(_here, "depth", 0) > 0
+    return _thread.depth > 0
 
 
 @contextlib.contextmanager
 def backend_on(backend: str) -> Iterator[None]:
-    """Use a backend, so that `device` names a device that works; records nothing.
+    """Use a backend, so that `device` names a device that works; records nothing; nests.
 
     Raises:
         ValueError: an unknown backend.
@@ -51,61 +46,10 @@ def backend_on(backend: str) -> Iterator[None]:
     if backend == CUDA:
         yield
         return
-    turn_on()
-    try:
-        yield
-    finally:
-        turn_off()
-
-
-def turn_on() -> None:
-    """Use the virtual device in this thread; nests."""
     warn_if_unchecked()
     register()
-    _enter_process()
-    _enter_thread()
-
-
-def turn_off() -> None:
-    """Undo one `turn_on` of this thread."""
-    _leave_thread()
-    _leave_process()
-
-
-# ------------------------------------------------------------------ per thread
-def _enter_thread() -> None:
-    depth = getattr(_here, "depth", 0)
-    if depth == 0:
-        _here.modes = contextlib.ExitStack()
-        _here.modes.enter_context(torch.autograd.set_multithreading_enabled(False))
-        _here.modes.enter_context(DispatchMode())
-        _here.modes.enter_context(FunctionMode())
-    _here.depth = depth + 1
-
-
-def _leave_thread() -> None:
-    _here.depth -= 1
-    if _here.depth == 0:
-        _here.modes.close()
-
-
-# ------------------------------------------------------------------ process-wide
-def _enter_process() -> None:
-    global _users
-    with _lock:
-        if _users == 0:
-            _undo.extend([_lift_cpu_tensors(), spoof.install(), triton_stand_ins.install(), compiled.install(),
-                          backward.install(), _threads_join_in()])  # fmt: skip
-        _users += 1
-
-
-def _leave_process() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            while _undo:
-                _undo.pop()()
+    with _process.on(), _thread.on():
+        yield
 
 
 def _lift_cpu_tensors() -> Callable[[], None]:
@@ -119,18 +63,15 @@ def _threads_join_in() -> Callable[[], None]:
     """Threads started from now on use the virtual device too."""
     original = threading.Thread.start
 
-    def start(thread: threading.Thread) -> Any:
-        run = thread.run
+    def start(self: threading.Thread) -> None:
+        run = self.run
 
         def run_on_virtual() -> None:
-            _enter_thread()
-            try:
+            with _thread.on():
                 run()
-            finally:
-                _leave_thread()
 
-        thread.run = run_on_virtual  # type: ignore[method-assign]
-        return original(thread)
+        self.run = run_on_virtual  # type: ignore[method-assign]
+        original(self)
 
     threading.Thread.start = start  # type: ignore[method-assign]
 
@@ -138,3 +79,14 @@ def _threads_join_in() -> Callable[[], None]:
         threading.Thread.start = original  # type: ignore[method-assign]
 
     return restore
+
+
+_thread = PerThread(lambda: (torch.autograd.set_multithreading_enabled(False), DispatchMode(), FunctionMode()))
+_process = PerProcess(
+    _lift_cpu_tensors,
+    spoof.install,
+    triton_stand_ins.install,
+    compiled.install,
+    backward.install,
+    _threads_join_in,
+)

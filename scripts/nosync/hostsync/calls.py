@@ -219,8 +219,20 @@ def unique_dim_waits(call: Call) -> int:
 
 
 _DEGREE_BOUNDS = {  # 1-norms up to which matrix_exp uses a Taylor polynomial of degree 1, 2, 4, 8, 12
-    torch.float32: (1.192092800768788e-07, 5.978858893805233e-04, 5.116619363445086e-02, 0.5800524627688768, 1.46166),
-    torch.float64: (2.220446049250313e-16, 2.580956802971767e-08, 3.397168839976962e-04, 0.04991228871, 0.29961589138),
+    torch.float32: (
+        1.192092800768788e-07,
+        5.978858893805233e-04,
+        5.116619363445086e-02,
+        0.5800524627688768,
+        1.46166,
+    ),
+    torch.float64: (
+        2.220446049250313e-16,
+        2.580956802971767e-08,
+        3.397168839976962e-04,
+        0.04991228871,
+        0.29961589138,
+    ),
 }
 _DEGREE_WAITS = (2, 2, 4, 6, 3, 6)
 
@@ -244,5 +256,3 @@ def matrix_exp_waits(call: Call) -> int:
 def bincount_reads(call: Call) -> int:
     """The minimum (not for unsigned input) and the maximum."""
     return 0 if not not_empty(call) else 1 if call.args[0].dtype == torch.uint8 else 2
-
-

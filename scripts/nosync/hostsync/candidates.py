@@ -65,7 +65,7 @@ class Library:
         self.starts = self._function_starts()
 
     def _sections(self) -> dict[str, Section]:
-        table, = struct.unpack_from("<Q", self._bytes, 0x28)
+        (table,) = struct.unpack_from("<Q", self._bytes, 0x28)
         size, count, names = struct.unpack_from("<HHH", self._bytes, 0x3A)
         rows = [struct.unpack_from("<IIQQQQIIQQ", self._bytes, table + i * size) for i in range(count)]
         strings = rows[names][4]
@@ -86,7 +86,7 @@ class Library:
     def _function_starts(self) -> list[int]:
         """Where functions begin, from the exception tables."""
         section = self.sections[".eh_frame_hdr"]
-        count, = struct.unpack_from("<I", self._bytes, section.offset + 8)
+        (count,) = struct.unpack_from("<I", self._bytes, section.offset + 8)
         rows = struct.iter_unpack("<ii", self._bytes[section.offset + 12 : section.offset + 12 + 8 * count])
         return [section.address + start for start, _ in rows]
 
@@ -110,7 +110,7 @@ class Library:
         for start in range(0, len(code) - 15, 16):
             jump = code.find(b"\xff\x25", start, start + 12)
             if jump >= 0:
-                offset, = struct.unpack_from("<i", code, jump + 2)
+                (offset,) = struct.unpack_from("<i", code, jump + 2)
                 slot = section.address + jump + 6 + offset
                 if slot in slots:
                     found[section.address + start] = slots[slot]

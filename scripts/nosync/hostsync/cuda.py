@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from .calls import Call
 from .events import Kind
 from .hints import sync_free_form
+from .nesting import PerProcess, PerThread
 from .profiling import operator_label, profiling
 from .recorder import Recorder, allowed_reason, listening, record, unheard
 from .rules import rules_for, waits, warn_if_unchecked
@@ -62,9 +63,8 @@ def counting(recorder: Recorder, profile: bool) -> Iterator[None]:
     with unheard():
         torch.cuda.synchronize()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(_armed())
-        stack.enter_context(_OperatorMode())
+        stack.enter_context(_process.on())
+        stack.enter_context(_thread.on())
         if profile:
             stack.enter_context(profiling(recorder))
         yield
@@ -126,30 +126,9 @@ class _OperatorMode(TorchDispatchMode):
 
 
 # ------------------------------------------------------------------ sync-debug and explicit waits
-_lock = threading.Lock()
-_blocks = 0
-_undo: list[Callable[[], None]] = []
-
-
-@contextlib.contextmanager
-def _armed() -> Iterator[None]:
-    """Arm sync-debug and wrap explicit waits, process-wide, while any block is open. Other threads' warnings are
-    dropped meanwhile, unless the program had armed the mode itself."""
-    global _blocks
-    with _lock:
-        if _blocks == 0:
-            _undo.extend([_arm_sync_debug(), _wrap_explicit_waits()])
-        _blocks += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _blocks -= 1
-            while _blocks == 0 and _undo:
-                _undo.pop()()
-
-
 def _arm_sync_debug() -> Callable[[], None]:
+    """Count sync-debug warnings. The mode is process-wide: other threads' warnings are dropped while a block is open,
+    unless the program had armed the mode itself."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first call of a process warns about itself
@@ -222,6 +201,10 @@ def _reporting(original: Callable[..., Any], shown: str) -> Callable[..., Any]:
             _here.explicit = before
 
     return wait
+
+
+_thread = PerThread(lambda: (torch.autograd.set_multithreading_enabled(False), _OperatorMode()))
+_process = PerProcess(_arm_sync_debug, _wrap_explicit_waits)
 
 
 # ------------------------------------------------------------------ capture

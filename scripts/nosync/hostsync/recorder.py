@@ -207,5 +207,3 @@ def launched(kernel: str) -> None:
     """Note a Triton launch in the caller's blocks."""
     for recorder in listening():
         recorder.launches.append(kernel)
-
-

@@ -61,6 +61,7 @@ _COPY = "ATen/native/cuda/Copy.cu: memcpy_and_sync unless non_blocking; " + _H20
 _MEXP = "ATen/native/LinearAlgebra.cpp: mexp_impl; " + _H200
 _INDEX = "ATen/native/TensorAdvancedIndexing.cpp: expandTensors, make_info; " + _H200
 _LINALG = "ATen/native/BatchLinearAlgebra.cpp: _linalg_check_errors; " + _H200
+_RANGE = "ATen/native/cuda/RangeFactories.cu: item()"
 _PROFILER = "profiler on an H200; sync-debug sees nothing"
 _THRUST = "thrust waits for its own results"
 _SIZE = "the size of the result is read back"
@@ -85,6 +86,7 @@ def _index_put(operator: str) -> list[Rule]:
     ]
 
 
+# fmt: off
 TABLE: tuple[Rule, ...] = (
     # reads of a value
     Rule("aten::_local_scalar_dense", "read", 1, "the value is read (item, float, int, bool, if)", _H200),
@@ -96,8 +98,8 @@ TABLE: tuple[Rule, ...] = (
     Rule("aten::masked_fill_", "read", 1, "the fill value is read", _H200, c.device_value("value")),
     Rule("aten::index_fill", "read", 1, "the fill value is read", _H200, c.device_value("value")),
     Rule("aten::index_fill_", "read", 1, "the fill value is read", _H200, c.device_value("value")),
-    Rule("aten::linspace", "read", c.device_bounds("start", "end"), "a bound is read", "RangeFactories.cpp: item()"),
-    Rule("aten::logspace", "read", c.device_bounds("start", "end"), "a bound is read", "RangeFactories.cpp: item()"),
+    Rule("aten::linspace", "read", c.device_bounds("start", "end"), "a bound is read", _RANGE),
+    Rule("aten::logspace", "read", c.device_bounds("start", "end"), "a bound is read", _RANGE),
     Rule("aten::quantize_per_tensor_dynamic", "read", 1, "the range is read", "quantized/QTensor.cpp: item()"),
     # results whose size depends on values
     Rule("aten::nonzero", "shape", 1, _SIZE, _H200),
@@ -164,6 +166,7 @@ TABLE: tuple[Rule, ...] = (
     Rule("aten::fill_.Tensor", "read", 0, "device value: a kernel; host value: no device read", _H200),
     Rule("aten::fill.Tensor", "read", 0, "device value: a kernel; host value: no device read", _H200),
 )
+# fmt: on
 
 _TAGGED = Rule("*", "shape", 1, "torch tags it as data dependent", "torch.Tag")
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)

@@ -43,10 +43,7 @@ def _no_context(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[
     return contextlib.nullcontext()
 
 
-_RealGenerator = torch.Generator
-
-
-class Generator(_RealGenerator):
+class Generator(torch.Generator):
     """``torch.Generator("cuda")``: a host generator that feeds the virtual device."""
 
     def __new__(cls, device: Any = "cpu") -> Generator:
@@ -123,10 +120,7 @@ def _stand_ins() -> list[tuple[Any, dict[str, Any]]]:
 def install() -> Callable[[], None]:
     """Put the stand-ins in place; returns what puts the originals back."""
     changes = [
-        (owner, name, value)
-        for owner, names in _stand_ins()
-        for name, value in names.items()
-        if hasattr(owner, name)
+        (owner, name, value) for owner, names in _stand_ins() for name, value in names.items() if hasattr(owner, name)
     ]
     saved = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     for owner, name, value in changes:

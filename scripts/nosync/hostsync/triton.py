@@ -18,7 +18,6 @@ from .recorder import launched
 from .virtual import VirtualTensor
 
 
-
 def _held(value: Any) -> Any:
     return value.held if isinstance(value, VirtualTensor) else value
 
@@ -75,7 +74,11 @@ def install() -> Callable[[], None]:
     from triton.runtime.interpreter import GridExecutor
     from triton.runtime.jit import JITFunction
 
-    changes = [(GridExecutor, "__call__", _interpreted), (JITFunction, "run", _counted), (Autotuner, "run", _untuned)]
+    changes = [
+        (GridExecutor, "__call__", _interpreted),
+        (JITFunction, "run", _counted),
+        (Autotuner, "run", _untuned),
+    ]
     saved = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     for owner, name, change in changes:
         setattr(owner, name, change(getattr(owner, name)))

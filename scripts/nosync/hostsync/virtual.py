@@ -217,13 +217,18 @@ def _plan(func: OpOverload) -> _Plan:
         run=IMPLEMENTATIONS.get(func, func),
         pinning=_PINNING.get(func),
         host_outputs=HOST_OUTPUTS.get(func, ()),
-        returns_argument=any(r.alias_info is not None for r in schema.returns) and not func.is_view
-        or schema.is_mutable or func is aten.lift_fresh.default,
+        returns_argument=_returns_argument(func),
         changes_view=torch.Tag.inplace_view in func.tags,
         is_view=func.is_view or func is aten.detach.default,
         same_device=torch.Tag.pointwise in func.tags or schema.name in _ONE_DEVICE,
         takes_value="values" in {arg.name for arg in schema.arguments} and "index_put" in schema.name,
     )
+
+
+def _returns_argument(func: OpOverload) -> bool:
+    """Whether a result may be an argument itself (in-place, ``out=``)."""
+    aliased = any(result.alias_info is not None for result in func._schema.returns)
+    return func._schema.is_mutable or (aliased and not func.is_view) or func is aten.lift_fresh.default
 
 
 class _Arguments:
@@ -323,7 +328,12 @@ def _wrap(out: Any, known: dict[int, VirtualTensor], host: list[torch.Tensor]) -
 
 
 def _left_on_host(
-    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, from_device: bool, wants_pinned: bool
+    func: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    out: Any,
+    from_device: bool,
+    wants_pinned: bool,
 ) -> Any:
     """A result that stays a host tensor: pin it where asked, track an asynchronous copy into it."""
     if not isinstance(out, torch.Tensor):
