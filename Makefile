@@ -8,20 +8,29 @@ P ?=
 BASE ?= pinned
 S ?=
 SOURCE ?=
+TO ?=
 
 ifdef PYTHON
 TOOL_PYTHON := $(PYTHON)
 CHECK_PYTHON := $(PYTHON)
+EXPORT_PYTHON := $(PYTHON)
+WHEELS_PYTHON := $(PYTHON)
 LIBS_PYTHON := $(PYTHON)
-tool-env check-env libs:
+tool-env check-env export-env wheels-env libs:
 else
 TOOL_PYTHON := build/env/tool/bin/python
 CHECK_PYTHON := build/env/check/bin/python
+EXPORT_PYTHON := build/env/export/bin/python
+WHEELS_PYTHON := build/env/wheels/bin/python
 LIBS_PYTHON := build/env/libs/bin/python
 tool-env:
 	@scripts/bootstrap tool
 check-env:
 	@scripts/bootstrap check
+export-env:
+	@scripts/bootstrap export
+wheels-env:
+	@scripts/bootstrap wheels
 libs: ## the environment that runs the libraries (torch and what the four import, some 7 GB)
 	@scripts/bootstrap libs
 endif
@@ -36,7 +45,7 @@ SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
 HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
 .DEFAULT_GOAL := help
-.PHONY: help tool-env check-env libs apply status test test-tool test-hostsync check lock drift
+.PHONY: help tool-env check-env export-env wheels-env libs apply status test test-tool test-hostsync check lock drift wheels env
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / {sub(/%/, "<project>", $$1); printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +79,20 @@ clean-%: tool-env ## remove a project's trees (FORCE=1: even with local work)
 drift: tool-env ## would every series still apply to the newest release?
 	@$(NOSYNC) drift $(JSON_FLAG) $(P)
 
+rebase-%: tool-env ## take series to another base: TO=<release or git ref> (S, DRY=1); after a conflict CONTINUE=1 or ABORT=1
+	@$(NOSYNC) rebase $(JSON_FLAG) $(FORCE_FLAG) --to "$(TO)" --series "$(S)" $(if $(CONTINUE),--continue) $(if $(ABORT),--abort) \
+	  $(if $(DRY),--dry) $*
+
+export-%: export-env ## bundle, branch, patches, text and checklist of each pull request of a project (S; SEND=1 sends)
+	@$(subst $(TOOL_PYTHON) -m,$(EXPORT_PYTHON) -m,$(NOSYNC)) export $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) --series "$(S)" \
+	  $(if $(SEND),--send) $*
+
+wheels: libs wheels-env ## installable wheels of the patched trees (P), each installed, imported and tested
+	@$(subst $(TOOL_PYTHON) -m,$(WHEELS_PYTHON) -m,$(NOSYNC)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) $(P)
+
+env: libs wheels-env ## build/env/patched: an environment with the wheels of all patched trees
+	@$(subst $(TOOL_PYTHON) -m,$(WHEELS_PYTHON) -m,$(NOSYNC)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --env --base $(BASE) $(P)
+
 audit-%: libs tool-env ## host syncs of a project's sample step by call site, base and patched
 	@$(NOSYNC) audit-project $*
 
@@ -79,5 +102,5 @@ check: check-env tool-env ## format, lint, types, pins, patches, workflows, test
 	@$(MAKE) --no-print-directory test-tool
 
 lock: ## write requirements/*.txt anew from *.in
-	@for name in uv tool check libs; do (cd requirements && uv pip compile -q --generate-hashes --no-emit-index-url \
+	@for name in uv tool export check libs wheels $(PROJECTS:%=upstream-%); do (cd requirements && uv pip compile -q --generate-hashes --no-emit-index-url \
 	  --python-version 3.12 --universal $$name.in -o $$name.txt); done

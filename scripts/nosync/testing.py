@@ -76,7 +76,7 @@ def _row(bench: Bench, report: Report, source: str, what: str, result: str, ok: 
     report.add(ok, project=bench.project.name, base=bench.base.id, source=source, what=what, result=result, **more)
 
 
-# ---- the trees --------------------------------------------------------------------------------------------------------
+# ---- the trees ------------------------------------------------------------------------------------------------------
 
 
 def _check_trees(bench: Bench, report: Report, built: Built) -> bool:
@@ -99,7 +99,7 @@ def _check_trees(bench: Bench, report: Report, built: Built) -> bool:
     return not built.failed
 
 
-# ---- upstream's own tests ---------------------------------------------------------------------------------------------
+# ---- upstream's own tests -------------------------------------------------------------------------------------------
 
 
 def _own_tests(bench: Bench, report: Report, built: Built) -> None:
@@ -199,7 +199,7 @@ def _pinned_tests(bench: Bench) -> Path | None:
     return folder
 
 
-# ---- our tests --------------------------------------------------------------------------------------------------------
+# ---- our tests ------------------------------------------------------------------------------------------------------
 
 
 def _our_tests(bench: Bench, report: Report, built: Built) -> None:
@@ -279,7 +279,7 @@ def _run_ours(bench: Bench, kind: str, series: list[str], has_tree: bool) -> Run
     return run_pytest(bench.python, arguments, root, environment, 30, quiet=False)
 
 
-# ---- results ----------------------------------------------------------------------------------------------------------
+# ---- results --------------------------------------------------------------------------------------------------------
 
 
 def _save(layout: Layout, project: Project, base: Base, rows: list[dict[str, object]]) -> None:

@@ -92,7 +92,7 @@ TABLE: tuple[Rule, ...] = (
     Rule("aten::_local_scalar_dense", "read", 1, "the value is read (item, float, int, bool, if)", _H200),
     Rule("aten::item", "read", 1, "the value is read (item, float, int, bool, if)", _H200),
     Rule("aten::is_nonzero", "read", 1, "the value is read for a branch", _H200),
-    Rule("aten::equal", "read", 1, "the comparison returns a Python bool", _H200),
+    Rule("aten::equal", "read", 1, "the comparison returns a Python bool", _H200, c.same_sizes),
     Rule("aten::allclose", "read", 1, "the comparison returns a Python bool", _H200),
     Rule("aten::masked_fill", "read", 1, "the fill value is read", _H200, c.device_value("value")),
     Rule("aten::masked_fill_", "read", 1, "the fill value is read", _H200, c.device_value("value")),
