@@ -45,7 +45,7 @@ SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
 HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
 .DEFAULT_GOAL := help
-.PHONY: help tool-env check-env export-env wheels-env libs apply status test test-tool test-hostsync check lock drift wheels env
+.PHONY: help tool-env check-env export-env wheels-env libs apply status test test-tool test-hostsync static check lock drift wheels env
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / {sub(/%/, "<project>", $$1); printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,13 +93,17 @@ wheels: libs wheels-env ## installable wheels of the patched trees (P), each ins
 env: libs wheels-env ## build/env/patched: an environment with the wheels of all patched trees
 	@$(subst $(TOOL_PYTHON) -m,$(WHEELS_PYTHON) -m,$(NOSYNC)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --env --base $(BASE) $(P)
 
-audit-%: libs tool-env ## host syncs of a project's sample step by call site, base and patched
-	@$(NOSYNC) audit-project $*
+audit: libs ## host syncs of SCRIPT=<script.py> (ARGS=…) by call site, on a virtual device or a real one
+	@PYTHONPATH=scripts $(LIBS_PYTHON) -m nosync.hostsync.audit $(AUDIT_FLAGS) $(SCRIPT) -- $(ARGS)
 
-check: check-env tool-env ## format, lint, types, pins, patches, workflows, tests of the tool
+audit-%: libs tool-env ## host syncs of a sample step of one project by call site, on the base and the patched tree
+	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*
+
+static: check-env tool-env ## format, lint, types, pins, patches, workflows
 	@ci/check $(CHECK_PYTHON)
 	@$(NOSYNC) lint
-	@$(MAKE) --no-print-directory test-tool
+
+check: static test-tool ## all of that and the tests of the tool
 
 lock: ## write requirements/*.txt anew from *.in
 	@for name in uv tool export check libs wheels $(PROJECTS:%=upstream-%); do (cd requirements && uv pip compile -q --generate-hashes --no-emit-index-url \

@@ -94,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     wheels.add_argument("--env", action="store_true", help="make an environment that holds them")
 
     _verb(verbs, "lint", _lint, "pins and patches, without building")
+    audit = _verb(verbs, "audit-project", _audit_project, "host syncs of a project's sample step, base and patched")
+    audit.add_argument("project")
+    audit.add_argument("--base", default="pinned")
     verbs.add_parser("audit", help="host syncs of any script: nosync audit script.py -- args", add_help=False)
     return parser
 
@@ -139,6 +142,12 @@ def _test(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.testing import test
 
     return test(layout, options.project or None, options.base, options.source, options.strict)
+
+
+def _audit_project(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.auditing import audit_project
+
+    return audit_project(layout, options.project, options.base)
 
 
 def _drift(layout: Layout, options: argparse.Namespace) -> Report:

@@ -214,14 +214,24 @@ def _matrices(call: Call) -> int:
     return math.prod(call.args[0].shape[:-2])
 
 
-def one_matrix(call: Call) -> bool:
-    """The batch is a single matrix: another algorithm is chosen."""
-    return _matrices(call) == 1
+def _is_large(call: Call) -> bool:
+    """More than 32 rows or columns: cuSOLVER has no batched algorithm, and each matrix is waited for."""
+    return max(call.args[0].shape[-2:]) > 32
+
+
+def eigh_library_waits(call: Call) -> int:
+    """None for a batch of small matrices, one for a single small matrix, three for each large one."""
+    return 3 * _matrices(call) if _is_large(call) else int(_matrices(call) == 1)
+
+
+def svd_library_waits(call: Call) -> int:
+    """None for small matrices, three for each large one."""
+    return 3 * _matrices(call) if _is_large(call) else 0
 
 
 def unique_dim_waits(call: Call) -> int:
-    """Twice as many where the inverse is asked for."""
-    return 6 if call.arg("return_inverse") else 3
+    """More where the inverse or the counts are asked for."""
+    return 3 + 3 * bool(call.arg("return_inverse")) + bool(call.arg("return_counts"))
 
 
 _DEGREE_BOUNDS = {  # 1-norms up to which matrix_exp uses a Taylor polynomial of degree 1, 2, 4, 8, 12
@@ -249,7 +259,7 @@ def matrix_exp_waits(call: Call) -> int:
     matrix = call.args[0]
     if matrix.shape[-1] < 2:
         return 0
-    if not one_matrix(call):
+    if _matrices(call) != 1:
         return 3
     held = getattr(matrix, "held", None)
     if held is None:
