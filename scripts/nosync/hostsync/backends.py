@@ -16,10 +16,11 @@ import torch
 
 from . import backward, compiled, spoof
 from . import triton as triton_stand_ins
+from .functions import FunctionMode
 from .nesting import PerProcess, PerThread
 from .rules import warn_if_unchecked
 from .spoof import REAL_CUDA
-from .virtual import DispatchMode, FunctionMode, register
+from .virtual import DispatchMode, register
 
 VIRTUAL, CUDA = "virtual", "cuda"
 

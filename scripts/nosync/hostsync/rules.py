@@ -115,6 +115,8 @@ TABLE: tuple[Rule, ...] = (
     Rule("aten::histc", "shape", 2, "without bounds, minimum and maximum are read", _H200, c.equal_bounds),
     Rule("aten::repeat_interleave.Tensor", "shape", 2, "the sum and the sign of repeats are read", _H200,
          c.missing("output_size")),
+    Rule("aten::_padded_dense_to_jagged_forward", "shape", 1, _SIZE, "its calls, read off the binary",
+         c.missing("total_L")),
     # checks on the host
     Rule("aten::_linalg_check_errors", "check", 1, _INFO, _LINALG),
     Rule("aten::linalg_inv_ex", "check", 1, _INFO, _LINALG, c.true("check_errors")),

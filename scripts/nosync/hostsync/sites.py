@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -35,11 +36,18 @@ UNKNOWN = Site("<no Python frame>", 0, "?")
 def skipping(*fragments: str) -> Iterator[None]:
     """Look through files whose path holds one of the fragments (``"/tensordict/"``): name their caller instead."""
     _SKIPPED.extend(fragments)
+    _is_skipped.cache_clear()
     try:
         yield
     finally:
         for fragment in fragments:
             _SKIPPED.remove(fragment)
+        _is_skipped.cache_clear()
+
+
+@functools.cache
+def _is_skipped(file: str) -> bool:
+    return any(part in file for part in _SKIPPED)
 
 
 def user_site() -> Site:
@@ -54,7 +62,7 @@ def user_site() -> Site:
         if name.startswith("<"):
             if generated is None and not name.startswith(("<frozen", "<eval_with_key")):
                 generated = Site(name, frame.f_lineno, frame.f_code.co_name)
-        elif not any(part in name for part in _SKIPPED):
+        elif not _is_skipped(name):
             return Site(name, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return generated or UNKNOWN
