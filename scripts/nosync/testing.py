@@ -172,7 +172,7 @@ def _run_own(bench: Bench, selection: tuple[str, ...], folder: Path, kind: str, 
         environment |= own.cpu_environment
     drop = [f"--deselect={entry.tests}" for entry in own.exclude if "::" in entry.tests] if deselect else []
     progress(f"{bench.project.name} {bench.base.id}: own tests on the {kind} tree")
-    arguments = ["-q", "--tb=short", "-o", "addopts=", *drop, *selection]
+    arguments = ["-q", "--tb=short", *drop, *selection]
     return run_pytest(bench.python, arguments, folder / own.folder, environment, own.minutes, quiet=True)
 
 

@@ -113,6 +113,7 @@ case(
     lambda i: repr(i.v) + f"{i.s:.3f}",
     differs="the number of reads depends on the values: printing tests each for being an integer",
 )
+case("torch.equal of two sizes", lambda i: torch.equal(i.v, i.v[1:]))
 case("torch.equal", lambda i: torch.equal(i.v, i.v + 1))
 case("torch.allclose", lambda i: torch.allclose(i.v, i.v + 1))
 case("add(alpha=tensor)", lambda i: torch.add(i.v, i.v, alpha=i.s))

@@ -195,6 +195,30 @@ def test_reading_it_after_its_event_is_none(gpu: torch.device) -> None:
     assert [event.kind for event in syncs.events] == ["explicit"]
 
 
+def test_other_slots_of_a_ring_may_be_read(gpu: torch.device) -> None:
+    x, ring = torch.ones(3, device=gpu), torch.zeros(2, 3).pin_memory()
+    with forbid_host_syncs():
+        ring[0].copy_(x, non_blocking=True)
+        torch.cuda.current_stream().record_event().query()
+        ring[1].copy_(x, non_blocking=True)
+        assert ring[0].sum().item() == 3.0
+    for unfinished in (ring[1], ring, ring[:, 0], ring.view(-1)[2:4]):
+        with pytest.raises(HostSyncError, match="race"), forbid_host_syncs():
+            unfinished.sum()
+
+
+def test_a_second_copy_does_not_finish_the_first(gpu: torch.device) -> None:
+    x, side, host = torch.ones(3, device=gpu), torch.cuda.Stream(), torch.zeros(6).pin_memory()
+    with host_syncs() as syncs:
+        host[:3].copy_(x, non_blocking=True)
+        with torch.cuda.stream(side):
+            host[3:].copy_(x, non_blocking=True)
+        side.query()
+        host[3:].sum()
+        host[:3].sum()
+    assert [event.kind for event in syncs.events] == ["race"]
+
+
 def test_an_event_recorded_before_the_copy_does_not_help(gpu: torch.device) -> None:
     x, host, event = torch.ones(3, device=gpu), torch.empty(3).pin_memory(), torch.cuda.Event()
     with host_syncs() as syncs:

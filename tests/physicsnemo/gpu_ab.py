@@ -6,10 +6,10 @@ Both loops run the same compiled model, the same optimizer and the same data loa
 patched, base, patched), each from the same weights and optimizer state. The data is synthetic, written to disk in
 the layout of DrivAerML volume, and read by the recipe's own datapipe (reader, transforms, prefetch).
 
-1. Waits: a few steps of each loop with sync-debug on "warn" and every event, stream and device wait counted by
-   torch's own trace, per step; and the patched loop once more with sync-debug on "error".
-2. Time: the wall time per step from step 10 to the end of the epoch, with every step's logged losses and metrics
+1. Time: the wall time per step from step 10 to the end of the epoch, with every step's logged losses and metrics
    compared bitwise over all four runs.
+2. Waits: a few steps of each loop with sync-debug on "warn" and every event, stream and device wait counted by
+   torch's own trace, per step; and the patched loop once more with sync-debug on "error".
 
 On a machine without a package index: `pack` puts what this needs beside the machine's own packages into parts of at
 most 56 MiB, taken from the environment it runs in; `unpack` joins them again. Warp's compiler for the CPU stays
@@ -305,12 +305,16 @@ class Waits:
 
     def __init__(self) -> None:
         self.counts = {"sync_debug": 0, "event": 0, "stream": 0, "device": 0}
-        self.on = False
+        self.on = self.listening = False
 
     def listen(self) -> None:
+        """Turn torch's trace on, for good; a second call does nothing."""
         import torch
         from torch.cuda import _gpu_trace
 
+        if self.listening:
+            return
+        self.listening = True
         _gpu_trace.register_callback_for_event_synchronization(lambda event: self._saw("event"))
         _gpu_trace.register_callback_for_stream_synchronization(lambda stream: self._saw("stream"))
         _gpu_trace.register_callback_for_device_synchronization(lambda: self._saw("device"))
@@ -406,21 +410,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data == "pipeline" and not arguments.folder.exists():
         write_samples(arguments.folder, arguments.samples, arguments.points * 5 // 4, arguments.faces)
     waits = Waits()
-    if gpu():
-        waits.listen()
     begin, results, good = time.monotonic(), [], True
     for model in arguments.models:
         bench = Bench(loops, patched, model, arguments)
         result: dict[str, Any] = {"model": model, "parameters": bench.parameters, "warm_up_s": bench.warm_up}
         print(f"{model}: {bench.parameters:,} parameters, warm-up {bench.warm_up:.0f} s", flush=True)
-        if gpu():
-            result["waits"] = [count_waits(bench, waits, name, "warn") for name in ("base", "patched")]
-            result["waits"].append(count_waits(bench, waits, "patched", "error"))
-            for row in result["waits"]:
-                seen = row["error"] or f"steps {row['per_step']}, datapipe {row['per_load']}"
-                print(f"  {row['loop']:8} sync-debug {row['sync_debug_mode']:6} {seen}", flush=True)
-            quiet = [sum(step.values()) for row in result["waits"][1:] for step in row["per_step"]]
-            good &= not any(quiet) and not result["waits"][2]["error"]
         runs = result["runs"] = []
         for name in ("base", "patched") * 2:
             if runs and time.monotonic() - begin > arguments.budget:
@@ -431,6 +425,15 @@ def run(arguments: argparse.Namespace) -> int:
         result["bitwise_equal"] = len({row["values"] for row in runs}) == 1 and all(row["logged"] for row in runs)
         print(f"  losses and metrics of {len(runs)} runs bitwise equal, all steps logged: {result['bitwise_equal']}")
         good &= result["bitwise_equal"]
+        if gpu():
+            waits.listen()  # after the timed runs: torch's trace runs Python at every event
+            result["waits"] = [count_waits(bench, waits, name, "warn") for name in ("base", "patched")]
+            result["waits"].append(count_waits(bench, waits, "patched", "error"))
+            for row in result["waits"]:
+                seen = row["error"] or f"steps {row['per_step']}, datapipe {row['per_load']}"
+                print(f"  {row['loop']:8} sync-debug {row['sync_debug_mode']:6} {seen}", flush=True)
+            quiet = [sum(step.values()) for row in result["waits"][1:] for step in row["per_step"]]
+            good &= not any(quiet) and not result["waits"][2]["error"]
         results.append(result)
         del bench
     name = torch.cuda.get_device_name() if gpu() else "cpu"

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from landing import blocking, random_step, same_bits
-from physicsnemo.distributed import fused_all_reduce  # the installed library's
 from ranks import run_two_ranks, wait_for_result
 
 STEPS = 6
@@ -28,6 +27,8 @@ def run_loop(
     readback: ModuleType, rank: int, seed: int, log: list[dict], at: int | None = None, then: Any = None
 ) -> None:
     """The loop's use of the readback, with the recipe's all-reduce. Rank 1 calls ``then`` at step ``at``."""
+    from physicsnemo.distributed import fused_all_reduce  # the installed library's
+
     generator = torch.Generator().manual_seed(seed + rank)
     with readback.StepReadback("cpu", log.append) as steps:
         for i in range(STEPS):

@@ -35,7 +35,7 @@ from .events import Kind
 from .hints import sync_free_form
 from .nesting import PerProcess, PerThread
 from .profiling import operator_label, profiling
-from .recorder import Recorder, allowed_reason, listening, record, unheard
+from .recorder import Recorder, allowed_reason, current_node, listening, record, unheard
 from .rules import rules_for, waits, warn_if_unchecked
 from .sites import Site, user_site
 from .spoof import REAL_CUDA
@@ -78,6 +78,7 @@ class _Wait(NamedTuple):
     kind: Kind
     why: str
     site: Site
+    node: str
 
 
 class _Operators(threading.local):
@@ -85,6 +86,7 @@ class _Operators(threading.local):
 
     def __init__(self) -> None:
         self.last = ""
+        self.last_node = ""
         self.expected: deque[_Wait] = deque(maxlen=64)
         self.explicit = False
 
@@ -94,7 +96,8 @@ class _Operators(threading.local):
             if wait.site == site:
                 self.expected.remove(wait)
                 return wait
-        return _Wait(self.last or "cuda", "read", "the operator synchronizes the stream", site)
+        why = "the operator synchronizes the stream"
+        return _Wait(self.last or "cuda", "read", why, site, self.last_node)
 
 
 _here = _Operators()
@@ -105,13 +108,13 @@ class _OperatorMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        _here.last = func.name()
+        _here.last, _here.last_node = func.name(), current_node()
         rules = rules_for(func)
         if rules:
             call = Call(func, args, kwargs, lambda t: t.is_cuda, lambda t: t.is_pinned(), ("cuda",))
             for rule, count in waits(rules, call):
                 if not rule.soft and rule.kind != "library":
-                    wait = _Wait(func.name(), rule.kind, rule.why, user_site())
+                    wait = _Wait(func.name(), rule.kind, rule.why, user_site(), current_node())
                     _here.expected.extend([wait] * count)
         with operator_label(func.name()):
             return func(*args, **kwargs)
@@ -166,7 +169,7 @@ def _warned() -> None:
             recorder.cross_checks["sync_debug"] = recorder.cross_checks.get("sync_debug", 0) + 1
     if not _here.explicit:
         wait = _here.of_a_wait_at(user_site())
-        record(wait.operator, wait.kind, why=wait.why, instead=sync_free_form(wait.operator, wait.kind))
+        record(wait.operator, wait.kind, why=wait.why, instead=sync_free_form(wait.operator, wait.kind), node=wait.node)
 
 
 def _wrap_explicit_waits() -> Callable[[], None]:

@@ -155,8 +155,12 @@ def record(
     why: str = "",
     instead: str = "",
     soft: bool = False,
+    node: str | None = None,
 ) -> None:
     """Report one event to every block of the caller.
+
+    Args:
+        node: Name of the autograd node that ran the operator, ``""`` in forward; ``None``: the one that runs now.
 
     Raises:
         HostSyncError: in a block that forbids.
@@ -164,7 +168,7 @@ def record(
     recorders = listening()
     if not recorders:
         return
-    node = torch._C._current_autograd_node()
+    node = current_node() if node is None else node
     site = user_site()
     event = Event(
         operator=operator,
@@ -173,8 +177,8 @@ def record(
         file=site.file,
         line=site.line,
         function=site.function,
-        phase="forward" if node is None else "backward",
-        node="" if node is None else node.name(),
+        phase="backward" if node else "forward",
+        node=node,
         why=why,
         instead=instead,
         allowed=_ALLOWED.get(),
@@ -185,6 +189,12 @@ def record(
         recorder.add(event)
     for recorder in reversed(recorders):
         recorder.check()
+
+
+def current_node() -> str:
+    """Name of the autograd node that this thread runs; empty outside backward."""
+    node = torch._C._current_autograd_node()
+    return "" if node is None else node.name()
 
 
 def allowed_reason() -> str | None:

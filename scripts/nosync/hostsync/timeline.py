@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -23,6 +23,26 @@ def _merge(clock: Clock, other: Clock) -> None:
         clock[stream] = max(clock.get(stream, 0), tick)
 
 
+class _Copy(NamedTuple):
+    """An asynchronous copy into a host buffer. Holds the storage, so that its address stays its own."""
+
+    storage: torch.UntypedStorage
+    first: int
+    end: int
+    stream: int
+    tick: int
+
+    def reaches(self, first: int, end: int) -> bool:
+        return first < self.end and self.first < end
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The tensor's first byte in its storage, and the one after its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    first = tensor.storage_offset()
+    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
+
+
 class Timeline:
     """Which asynchronous copies the host knows to be complete."""
 
@@ -30,7 +50,7 @@ class Timeline:
         self._lock = threading.Lock()
         self._streams: dict[int, Clock] = {}
         self._host: Clock = {}
-        self._pending: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
+        self._pending: dict[int, list[_Copy]] = {}  # by the address of the storage
 
     @property
     def waiting(self) -> bool:
@@ -38,13 +58,14 @@ class Timeline:
         return bool(self._pending)
 
     def copy_started(self, host: torch.Tensor, stream: int) -> None:
-        """An asynchronous copy into the host tensor is queued on the stream. Keeps the storage until it is waited
-        for, so that its address stays its own."""
+        """An asynchronous copy into the host tensor is queued on the stream."""
         storage = host.untyped_storage()
+        first, end = _bytes_of(host)
         with self._lock:
             clock = self._streams.setdefault(stream, {})
             clock[stream] = clock.get(stream, 0) + 1
-            self._pending[storage.data_ptr()] = (storage, stream, clock[stream])
+            copy = _Copy(storage, first, end, stream, clock[stream])
+            self._pending.setdefault(storage.data_ptr(), []).append(copy)
 
     def stream_clock(self, stream: int) -> Clock:
         """What is queued on the stream so far (for an event recorded now)."""
@@ -60,9 +81,11 @@ class Timeline:
         """The host has waited for the clock."""
         with self._lock:
             _merge(self._host, clock)
-            done = [key for key, (_, s, tick) in self._pending.items() if self._host.get(s, 0) >= tick]
-            for key in done:
-                del self._pending[key]
+            left = {
+                address: [copy for copy in copies if self._host.get(copy.stream, 0) < copy.tick]
+                for address, copies in self._pending.items()
+            }
+            self._pending = {address: copies for address, copies in left.items() if copies}
 
     def host_waits_for_stream(self, stream: int) -> None:
         """A blocking operator on the stream, or the stream's synchronize."""
@@ -77,7 +100,7 @@ class Timeline:
                 _merge(self._host, clock)
 
     def unfinished(self, leaves: Iterable[Any]) -> bool:
-        """Whether a host tensor among the leaves is the target of a copy the host has not waited for."""
+        """Whether a host tensor among the leaves has bytes of a copy that the host has not waited for."""
         if not self._pending:
             return False
         return any(
@@ -85,9 +108,13 @@ class Timeline:
             and leaf.device.type == "cpu"
             and leaf.layout is torch.strided
             and leaf.numel() > 0
-            and leaf.untyped_storage().data_ptr() in self._pending
+            and self._has_pending_bytes(leaf)
             for leaf in leaves
         )
+
+    def _has_pending_bytes(self, host: torch.Tensor) -> bool:
+        copies = self._pending.get(host.untyped_storage().data_ptr())
+        return bool(copies) and any(copy.reaches(*_bytes_of(host)) for copy in copies or ())
 
 
 TIMELINE = Timeline()
