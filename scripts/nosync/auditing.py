@@ -28,15 +28,17 @@ def audit_project(layout: Layout, name: str, base_word: str) -> Report:
         building.build(layout, project, base, leave=True)
     for kind in ("base", "patched"):
         progress(f"{name} {base.id}: auditing the {kind} tree")
-        sites = _run(layout, project, base, kind, python)
+        on_gpu, sites = _run(layout, project, base, kind, python)
         report.note(f"{kind}: {sum(site['waits'] for site in sites)} host syncs at {len(sites)} sites")
         for site in sites:
             where = f"{Path(site['file']).name}:{site['line']}"
-            report.add(tree=kind, where=where, **{key: site[key] for key in COLUMNS if key in site})
+            shown = {key: site[key] for key in COLUMNS if key in site}
+            report.add(tree=kind, where=where, **shown | ({} if on_gpu else {"blocked_ms": ""}))
     return report
 
 
-def _run(layout: Layout, project: Project, base: Base, kind: str, python: str) -> list[dict[str, Any]]:
+def _run(layout: Layout, project: Project, base: Base, kind: str, python: str) -> tuple[bool, list[dict[str, Any]]]:
+    """Whether a GPU ran it, and the sites."""
     roots = {each: layout.tree(each, project.name, base.id) / project.source_root for each in ("base", "patched")}
     folder = layout.root / "tests" / project.name
     path = [roots[kind], layout.root / "scripts", layout.root / "tests", folder]
@@ -56,5 +58,5 @@ def _run(layout: Layout, project: Project, base: Base, kind: str, python: str) -
             raise NosyncError(
                 f"the audited step failed on the {kind} tree", "see its last lines", "", done.stderr[-1500:]
             )
-        sites: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["sites"]
-        return sites
+        audit = json.loads(out.read_text(encoding="utf-8"))
+        return audit["backend"] == "cuda", audit["sites"]

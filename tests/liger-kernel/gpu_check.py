@@ -37,7 +37,7 @@ BT, H, V = 8192, 4096, 128256
 
 @contextmanager
 def counted_syncs() -> Iterator[list[str]]:
-    """Where sync-debug sees a wait, file:line of the caller's frame that warns."""
+    """Where sync-debug sees a wait, file:line of the caller's frame that warns: a second opinion on the detector."""
     seen: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -301,7 +301,8 @@ def memory_loader(cfg: Any, targets: dict[str, str], arguments: argparse.Namespa
 
 
 class Waits:
-    """Counts sync-debug warnings and, through torch's trace, explicit event, stream and device waits."""
+    """Counts sync-debug warnings and, through torch's trace, explicit event, stream and device waits: torch's own
+    counters, a second opinion on what the tests count with the detector."""
 
     def __init__(self) -> None:
         self.counts = {"sync_debug": 0, "event": 0, "stream": 0, "device": 0}
