@@ -1,0 +1,265 @@
+"""A whole UMA training step on a small model: the batch's copy, forward, loss, backward, clipping, optimizer, EMA.
+
+The model, the heads and the tasks have the form of upstream's perf_check training, with fewer channels, layers and
+experts. The step is upstream's own ``MLIPTrainEvalUnit.train_step``, without DDP (one process).
+
+    python whole_step.py <source root of a tree>      prints the waits of one step by call site, on the virtual device
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from two_trees import tree_path
+from uma import DATASETS, PROPERTIES, LightCopy
+
+CHANNELS, EXPERTS = 8, 4
+BACKBONE = {
+    "model": "fairchem.core.models.uma.escn_moe.eSCNMDMoeBackbone",
+    "moe_dropout": 0.0,
+    "num_experts": EXPERTS,
+    "use_composition_embedding": True,
+    "sphere_channels": CHANNELS,
+    "lmax": 2,
+    "mmax": 2,
+    "otf_graph": True,
+    "max_neighbors": 30,
+    "cutoff": 6.0,
+    "edge_channels": CHANNELS,
+    "num_distance_basis": 8,
+    "regress_forces": True,
+    "regress_stress": True,
+    "direct_forces": False,
+    "num_layers": 2,
+    "hidden_channels": CHANNELS,
+    "norm_type": "rms_norm_sh",
+    "act_type": "gate",
+    "ff_type": "spectral",
+    "chg_spin_emb_type": "rand_emb",
+    "cs_emb_grad": True,
+    "dataset_emb_grad": True,
+    "dataset_mapping": {name: name for name in DATASETS},
+}
+GRAPH = ("/core/graph/",)
+
+
+@dataclass
+class Tree:
+    """One tree's modules that a step needs, imported in its own `LightCopy`."""
+
+    copy: LightCopy
+    data: types.ModuleType
+    unit: types.ModuleType
+    base: types.ModuleType
+    loss: types.ModuleType
+    normalizer: types.ModuleType
+
+
+def load_step(which: str | Path) -> Tree:
+    """The modules of the ``base`` or ``patched`` tree, or of the tree with this source root."""
+    copy = LightCopy(which if isinstance(which, Path) else tree_path(which))
+    with copy.active():
+        module = importlib.import_module
+        return Tree(
+            copy=copy,
+            data=module("fairchem.core.datasets.atomic_data"),
+            unit=module("fairchem.core.units.mlip_unit.mlip_unit"),
+            base=module("fairchem.core.models.base"),
+            loss=module("fairchem.core.modules.loss"),
+            normalizer=module("fairchem.core.modules.normalization.normalizer"),
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- inputs
+def step_tasks(tree: Tree) -> list[Any]:
+    """The 15 tasks of perf_check: energy, forces and stress of five datasets."""
+    tasks = []
+    for name, (level, loss_class, reduction, coefficient, shape) in PROPERTIES.items():
+        dim = {"energy": [1], "forces": [3], "stress": [1, *shape]}[name]
+        for dataset in DATASETS:
+            loss = getattr(tree.loss, loss_class)()
+            tasks.append(
+                tree.unit.Task(
+                    name=f"{dataset}_{name}",
+                    level=level,
+                    property=name,
+                    out_spec=tree.unit.OutputSpec(dim=dim, dtype="float32"),
+                    normalizer=tree.normalizer.Normalizer(mean=0.0, rmsd=2.783857161157615),
+                    datasets=[dataset],
+                    loss_fn=tree.loss.DDPMTLoss(loss, reduction=reduction, coefficient=coefficient),
+                )
+            )
+    return tasks
+
+
+def samples(tree: Tree, seed: int, names: tuple[str, ...] = DATASETS * 2, edges: bool = False) -> list[Any]:
+    """Random periodic systems of 1 to 6 atoms, one of each named dataset, with targets, as a dataset gives them.
+
+    Args:
+        tree: Whose AtomicData.
+        seed: Of positions, elements and targets.
+        names: Dataset of each system.
+        edges: Give each system a graph: every ordered pair of atoms, and each atom with its own image.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for i, name in enumerate(names):
+        atoms = 1 + i % 6
+        edge_index, offsets = _all_pairs(atoms) if edges else (torch.empty(2, 0).long(), torch.empty(0, 3))
+        sample = tree.data.AtomicData(
+            pos=4 * torch.rand(atoms, 3, generator=generator),
+            atomic_numbers=torch.randint(1, 19, (atoms,), generator=generator),
+            cell=5 * torch.eye(3)[None] + 0.3 * torch.rand(1, 3, 3, generator=generator),
+            pbc=torch.ones(1, 3, dtype=torch.bool),
+            natoms=torch.tensor([atoms]),
+            edge_index=edge_index,
+            cell_offsets=offsets,
+            nedges=torch.tensor([edge_index.shape[1]]),
+            charge=torch.tensor([i % 2]),
+            spin=torch.tensor([i % 3]),
+            fixed=(torch.rand(atoms, generator=generator) < 0.2).long(),
+            tags=torch.zeros(atoms, dtype=torch.long),
+            sid=str(i),
+        )
+        sample.dataset = sample.dataset_name = name
+        sample[f"{name}_energy"] = torch.randn(1, generator=generator)
+        sample[f"{name}_forces"] = torch.randn(atoms, 3, generator=generator)
+        sample[f"{name}_stress"] = torch.randn(1, 9, generator=generator)
+        made.append(sample)
+    return made
+
+
+def _all_pairs(atoms: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Edges [2, edges] sorted by target, and cell offsets [edges, 3]: 1 for an atom's own image, 0 for pairs."""
+    target, source = torch.cartesian_prod(torch.arange(atoms), torch.arange(atoms)).unbind(1)
+    return torch.stack([source, target]), (source == target).float()[:, None].expand(-1, 3).contiguous()
+
+
+def collate(tree: Tree, tasks: list[Any], made: list[Any]) -> Any:
+    """The batch that upstream's collater makes, on the CPU."""
+    with tree.copy.active():
+        return tree.unit.mt_collater_adapter(tasks, [])(made)
+
+
+# ------------------------------------------------------------------------------------------------------------ step
+def make_unit(tree: Tree, tasks: list[Any], seed: int = 0, **options: Any) -> Any:
+    """The training unit with a small random model, on the device that `device_type` names.
+
+    Args:
+        tree: Whose code.
+        tasks: From `step_tasks`.
+        seed: Of the weights.
+        options: Of the backbone, in place of `BACKBONE`'s; ``print_every``, ``head`` and ``dataset_names`` too.
+    """
+    print_every = options.pop("print_every", 10)
+    wrapper = options.pop("head", "DatasetSpecificSingleHeadWrapper")
+    head = {
+        "module": f"fairchem.core.models.uma.escn_moe.{wrapper}",
+        "head_cls": "fairchem.core.models.uma.escn_md.MLP_EFS_Head",
+        "head_kwargs": {"wrap_property": False},
+        "dataset_names": list(DATASETS),
+    }
+    with tree.copy.active(), mock.patch.object(tree.unit, "prepare_module", lambda module, **_: module):
+        torch.manual_seed(seed)
+        model = tree.base.HydraModel(
+            backbone=BACKBONE | options, heads={"efs": head}, pass_through_head_outputs=True
+        )
+        unit = tree.unit.MLIPTrainEvalUnit(
+            job_config=types.SimpleNamespace(debug=True, logger=None),
+            model=model,
+            optimizer_fn=_adamw,
+            cosine_lr_scheduler_fn=None,
+            tasks=tasks,
+            print_every=print_every,
+            clip_grad_norm=100,
+        )
+    unit.model.train()
+    unit.scheduler = types.SimpleNamespace(step=lambda: None, get_lr=lambda: [0.0])
+    unit.previous_wall_time = 0.0
+    return unit
+
+
+class _AdamW:
+    """``partial(AdamW, …)`` as hydra gives it, with the attribute that upstream reads."""
+
+    keywords: dict[str, Any] = {}
+
+    def __call__(self, params: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(params, lr=1e-3, weight_decay=0.0)
+
+
+_adamw = _AdamW()
+STATE = types.SimpleNamespace(train_state=types.SimpleNamespace(dataloader=range(10)))
+
+
+@contextmanager
+def device_type(device: torch.device | str) -> Iterator[None]:
+    """Make upstream's ``get_device_for_local_rank()`` name this device."""
+    import os
+
+    before = os.environ.get("CURRENT_DEVICE_TYPE")
+    os.environ["CURRENT_DEVICE_TYPE"] = torch.device(device).type
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CURRENT_DEVICE_TYPE"]
+        else:
+            os.environ["CURRENT_DEVICE_TYPE"] = before
+
+
+def train_step(tree: Tree, unit: Any, batch: Any) -> None:
+    """One ``train_step``, and the count of steps that torchtnt keeps."""
+    with tree.copy.active():
+        unit.train_step(STATE, batch)
+    unit.train_progress.increment_step()
+
+
+def pinned(batch: Any) -> Any:
+    """What a DataLoader with ``pin_memory=True`` hands out."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(batch)
+
+
+def sites(syncs: Any, root: Path | None = None, without: tuple[str, ...] = ()) -> dict[tuple[str, str, str], int]:
+    """Counted waits by (file:line, operator, kind); ``without``: parts of file names to leave out."""
+    found: dict[tuple[str, str, str], int] = {}
+    for event in syncs.counted:
+        if any(part in event.file for part in without):
+            continue
+        file = event.file.removeprefix(f"{root}/") if root else event.file
+        key = (f"{file}:{event.line}", event.operator + (f" <{event.node}>" if event.node else ""), str(event.kind))
+        found[key] = found.get(key, 0) + event.count
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def main(root: Path) -> None:
+    from nosync.hostsync import host_syncs
+    from nosync.hostsync.api import use_backend
+
+    tree = load_step(root)
+    with use_backend("virtual") as device, device_type(device):
+        tasks = step_tasks(tree)
+        unit = make_unit(tree, tasks)
+        for number in range(3):
+            batch = pinned(collate(tree, tasks, samples(tree, number)))
+            with host_syncs("virtual") as syncs:
+                train_step(tree, unit, batch)
+    for (site, operator, kind), count in sites(syncs, root).items():
+        print(f"{count:4d}  {site}  {operator} [{kind}]")
+    print(syncs.count)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(Path(sys.argv[1]).resolve())
