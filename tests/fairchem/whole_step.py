@@ -205,15 +205,15 @@ def device_type(device: torch.device | str) -> Iterator[None]:
     """Make upstream's ``get_device_for_local_rank()`` name this device."""
     import os
 
-    before = os.environ.get("CURRENT_DEVICE_TYPE")
-    os.environ["CURRENT_DEVICE_TYPE"] = torch.device(device).type
+    before = os.environ.get("CURRRENT_DEVICE_TYPE")
+    os.environ["CURRRENT_DEVICE_TYPE"] = torch.device(device).type
     try:
         yield
     finally:
         if before is None:
-            del os.environ["CURRENT_DEVICE_TYPE"]
+            del os.environ["CURRRENT_DEVICE_TYPE"]
         else:
-            os.environ["CURRENT_DEVICE_TYPE"] = before
+            os.environ["CURRRENT_DEVICE_TYPE"] = before
 
 
 def train_step(tree: Tree, unit: Any, batch: Any) -> None:
