@@ -8,7 +8,9 @@ experts. The step is upstream's own ``MLIPTrainEvalUnit.train_step``, without DD
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +65,7 @@ class Tree:
     normalizer: types.ModuleType
 
 
+@functools.cache
 def load_step(which: str | Path) -> Tree:
     """The modules of the ``base`` or ``patched`` tree, or of the tree with this source root."""
     copy = LightCopy(which if isinstance(which, Path) else tree_path(which))
@@ -169,9 +172,7 @@ def make_unit(tree: Tree, tasks: list[Any], seed: int = 0, **options: Any) -> An
     }
     with tree.copy.active(), mock.patch.object(tree.unit, "prepare_module", lambda module, **_: module):
         torch.manual_seed(seed)
-        model = tree.base.HydraModel(
-            backbone=BACKBONE | options, heads={"efs": head}, pass_through_head_outputs=True
-        )
+        model = tree.base.HydraModel(backbone=BACKBONE | options, heads={"efs": head}, pass_through_head_outputs=True)
         unit = tree.unit.MLIPTrainEvalUnit(
             job_config=types.SimpleNamespace(debug=True, logger=None),
             model=model,
@@ -187,24 +188,13 @@ def make_unit(tree: Tree, tasks: list[Any], seed: int = 0, **options: Any) -> An
     return unit
 
 
-class _AdamW:
-    """``partial(AdamW, …)`` as hydra gives it, with the attribute that upstream reads."""
-
-    keywords: dict[str, Any] = {}
-
-    def __call__(self, params: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(params, lr=1e-3, weight_decay=0.0)
-
-
-_adamw = _AdamW()
+_adamw = functools.partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.0)
 STATE = types.SimpleNamespace(train_state=types.SimpleNamespace(dataloader=range(10)))
 
 
 @contextmanager
 def device_type(device: torch.device | str) -> Iterator[None]:
     """Make upstream's ``get_device_for_local_rank()`` name this device."""
-    import os
-
     before = os.environ.get("CURRRENT_DEVICE_TYPE")
     os.environ["CURRRENT_DEVICE_TYPE"] = torch.device(device).type
     try:
