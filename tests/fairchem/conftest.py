@@ -16,11 +16,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     applied = os.environ.get("NOSYNC_SERIES")
-    needed = item.get_closest_marker("needs_series")
-    if needed is None or applied is None or os.environ.get("NOSYNC_TREE") == "base":
+    if applied is None or os.environ.get("NOSYNC_TREE") == "base":
         return
-    if needed.args[0] not in applied.split(","):
-        pytest.skip(f"the tree is without the series {needed.args[0]}")
+    for needed in item.iter_markers("needs_series"):
+        if needed.args[0] not in applied.split(","):
+            pytest.skip(f"the tree is without the series {needed.args[0]}")
 
 
 @pytest.hookimpl(trylast=True)

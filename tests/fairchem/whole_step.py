@@ -3,7 +3,7 @@
 The model, the heads and the tasks have the form of upstream's perf_check training, with fewer channels, layers and
 experts. The step is upstream's own ``MLIPTrainEvalUnit.train_step``, without DDP (one process).
 
-    python whole_step.py <source root of a tree>      prints the waits of one step by call site, on the virtual device
+    python whole_step.py <source root of a tree>      prints the waits of a step and of predictions by call site
 """
 
 from __future__ import annotations
@@ -242,11 +242,23 @@ def main(root: Path) -> None:
         unit = make_unit(tree, tasks)
         for number in range(3):
             batch = pinned(collate(tree, tasks, samples(tree, number)))
-            with host_syncs("virtual") as syncs:
+            with host_syncs("virtual") as step:
                 train_step(tree, unit, batch)
-    for (site, operator, kind), count in sites(syncs, root).items():
+        show("a training step, ten systems", step, root)
+        unit.model.eval().requires_grad_(False)
+        for names in (DATASETS * 2, DATASETS[:1]):
+            batch = collate(tree, tasks, samples(tree, 1, names))
+            with tree.copy.active(), host_syncs("virtual") as prediction:
+                unit.model(batch.to(device))  # as MLIPPredictUnit copies it
+            show(f"a prediction of {len(names)} system(s), with the copy of the batch", prediction, root)
+
+
+def show(what: str, syncs: Any, root: Path) -> None:
+    """Print the waits by call site, those of the graph builder as a sum."""
+    outside = sites(syncs, root, without=GRAPH)
+    print(f"{what}: {syncs.count} waits, {syncs.count - sum(outside.values())} of them in the graph builder")
+    for (site, operator, kind), count in outside.items():
         print(f"{count:4d}  {site}  {operator} [{kind}]")
-    print(syncs.count)
 
 
 if __name__ == "__main__":
