@@ -248,8 +248,9 @@ def main(root: Path) -> None:
         unit.model.eval().requires_grad_(False)
         for names in (DATASETS * 2, DATASETS[:1]):
             batch = collate(tree, tasks, samples(tree, 1, names))
+            as_the_predictor = {"non_blocking": True} if hasattr(batch, "pin_memory") else {}
             with tree.copy.active(), host_syncs("virtual") as prediction:
-                unit.model(batch.to(device))  # as MLIPPredictUnit copies it
+                unit.model(batch.to(device, **as_the_predictor))
             show(f"a prediction of {len(names)} system(s), with the copy of the batch", prediction, root)
 
 
