@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 from nosync.errors import NosyncError
 from nosync.git import check_version
 from nosync.layout import Layout, find_layout
+from nosync.measure.options import add_options as measure_options
 from nosync.report import IMPOSSIBLE, Report
 
 
@@ -97,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     audit = _verb(verbs, "audit-project", _audit_project, "host syncs of a project's sample step, base and patched")
     audit.add_argument("project")
     audit.add_argument("--base", default="pinned")
+    _bench_verbs(verbs)
     verbs.add_parser("audit", help="host syncs of any script: nosync audit script.py -- args", add_help=False)
     return parser
 
@@ -106,6 +109,17 @@ def _verb(verbs, name: str, run: Callable[[Layout, argparse.Namespace], Report],
     parser.set_defaults(verb=run)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     return parser
+
+
+def _bench_verbs(verbs) -> None:  # type: ignore[no-untyped-def]
+    bench = _verb(verbs, "bench", _bench, "a project's workloads, timed, counted and compared on both trees")
+    bench.add_argument("project")
+    bench.add_argument("--base", default="pinned")
+    bench.add_argument("--base-tree", type=Path, help="take this folder as the base tree")
+    bench.add_argument("--patched-tree", type=Path, help="and this one as the patched tree")
+    bench.add_argument("--series-tree", action="append", default=[], metavar="SERIES=FOLDER", help="up to that series")
+    bench.add_argument("--out", type=Path, help="the folder for the results")
+    measure_options(bench)
 
 
 def _base_and_source(parser: argparse.ArgumentParser) -> None:
@@ -148,6 +162,14 @@ def _audit_project(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.auditing import audit_project
 
     return audit_project(layout, options.project, options.base)
+
+
+def _bench(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.bench import Asked, bench
+
+    given = (options.base_tree, options.patched_tree, options.series_tree, options.out)
+    asked = Asked(options.only, options.runs, options.seconds, options.smoke, *given)
+    return bench(layout, options.project, options.base, asked)
 
 
 def _drift(layout: Layout, options: argparse.Namespace) -> Report:
