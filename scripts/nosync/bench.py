@@ -6,6 +6,7 @@ neither git nor a package index they are carried there as folders.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -51,7 +52,7 @@ def bench(layout: Layout, name: str, base_word: str, asked: Asked) -> Report:
         suite=suite,
         base=base.id,
         trees={arm: _source_root(folder, project) for arm, folder in folders.items()},
-        python=libraries_python(),
+        python=libraries_python("torch") if "NOSYNC_PYTHON" in os.environ else sys.executable,
         out=(asked.out or layout.results / "bench" / project.name).resolve(),
         only=asked.only,
         runs=asked.runs,

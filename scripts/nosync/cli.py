@@ -24,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         return int(import_module("nosync.hostsync.audit").main(words[1:]) or 0)
     options = _parser().parse_args(words)
     try:
-        check_version()
+        if not getattr(options, "base_tree", None):  # trees that were carried here need no git
+            check_version()
         report: Report = options.verb(find_layout(), options)
         return report.show(options.json)
     except NosyncError as error:

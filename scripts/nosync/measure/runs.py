@@ -132,7 +132,7 @@ class Runner:
         return argv + (["--smoke"] if self.smoke else []) + list(workload.arguments)
 
     def _environment(self, workload: Workload, arm: str) -> dict[str, str]:
-        path = [self.trees[arm], workload.script.parent, *self.path]
+        path = [self.trees[arm], workload.script.parent, *self.path, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, path)),
