@@ -60,7 +60,7 @@ def measure(runner: Runner, workload: Workload) -> Measured:
         measured.values = {name: (found[-1], units[name]) for name, found in run.values("value").items()}
     else:
         _summarise(measured)
-    if not (measured.times or measured.counts or measured.values):
+    if measured.good and not (measured.times or measured.counts or measured.values):
         return measured.stop("failed", "it wrote no number")
     return measured
 

@@ -83,7 +83,7 @@ def _one(request: Request, workload: Workload, described: dict[str, Any], end: f
 
 
 def write(request: Request, described: dict[str, Any], done: list[Measured]) -> tuple[Path, dict[str, Any]]:
-    """``<machine>-<base>-<date>.json``, ``.md`` and ``.svg`` in the request's folder."""
+    """``<machine>-<base>-<date>.json``, ``.md`` and ``.svg`` in the request's folder; a part names its workloads too."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     body = {
         "suite": request.suite.prefix,
@@ -100,7 +100,8 @@ def write(request: Request, described: dict[str, Any], done: list[Measured]) -> 
     body = _without_paths(body, request)
     request.out.mkdir(parents=True, exist_ok=True)
     word = "smoke" if request.smoke else machine.short_name(described)
-    file = request.out / f"{word}-{request.base}-{today}.json"
+    part = "".join(f"-{name}" for name in request.only)
+    file = request.out / f"{word}-{request.base}{part}-{today}.json"
     file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     file.with_suffix(".md").write_text(results.markdown(body), encoding="utf-8")
     times = {name: each for workload in body["workloads"] for name, each in workload["times"].items()}

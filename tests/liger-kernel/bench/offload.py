@@ -68,7 +68,8 @@ class Step:
         rows, hidden, vocab, layers = (128, 64, 512, 2) if smoke else (8192, 4096, 128256, 8)
         torch.manual_seed(0)
         options = {"device": "cuda", "dtype": torch.bfloat16}
-        self.layers = torch.nn.ModuleList(_block(hidden) for _ in range(layers)).to(**options)
+        with torch.device("cuda"):  # a billion parameters: drawn on the device
+            self.layers = torch.nn.ModuleList(_block(hidden) for _ in range(layers)).to(torch.bfloat16)
         self.x = torch.randn(rows, hidden, **options)
         self.weight = (torch.randn(vocab, hidden, **options) * 0.02).requires_grad_()
         self.target = torch.randint(0, vocab, (rows,), device="cuda")
