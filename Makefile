@@ -100,7 +100,7 @@ audit-%: libs tool-env ## host syncs of a sample step of one project by call sit
 	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*
 
 bench-report: tool-env ## write docs/results.md and the README's table from the committed result files
-	@$(NOSYNC) bench-report $(JSON_FLAG)
+	@$(NOSYNC) bench-report $(JSON_FLAG) $(if $(DRY),--dry)
 
 bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, SECONDS=n, SMOKE=1)
 	@$(NOSYNC) bench $(JSON_FLAG) --base $(BASE) $* $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) \

@@ -121,6 +121,8 @@ def _bench_verbs(verbs) -> None:  # type: ignore[no-untyped-def]
     bench.add_argument("--series-tree", action="append", default=[], metavar="SERIES=FOLDER", help="up to that series")
     bench.add_argument("--out", type=Path, help="the folder for the results")
     measure_options(bench)
+    report = _verb(verbs, "bench-report", _bench_report, "docs/results.md and the README's table, from result files")
+    report.add_argument("--dry", action="store_true", help="only say whether they would change; exit 1 if so")
 
 
 def _base_and_source(parser: argparse.ArgumentParser) -> None:
@@ -202,3 +204,9 @@ def _lint(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.lint import lint
 
     return lint(layout)
+
+
+def _bench_report(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.benchreport import bench_report
+
+    return bench_report(layout, options.dry)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from measuring import runner, workload
 
-from nosync.measure import ab, machine, statistics
+from nosync.measure import machine, statistics
 from nosync.measure.ab import measure
 
 NOISE = "noise = [0.02, 0.03, -0.03, -0.02, 0.01, 0.0, -0.01, -0.01][number % 8]\n"
@@ -198,7 +198,7 @@ def test_the_tree_is_first_on_the_path(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.environ["PYTHONPATH"] == "/users/own"
 
 
-def test_warm_up_must_leave_a_step() -> None:
-    assert ab.median_after([9.0, 1.0, 3.0], 1) == 2.0
-    with pytest.raises(ValueError, match="2 steps, of which 2"):
-        ab.median_after([1.0, 2.0], 2)
+def test_warm_up_must_leave_a_step(tmp_path: Path) -> None:
+    measured = measure(runner(tmp_path), workload(tmp_path, "lines.time('step', 1.0)", warm_up=1, runs=1))
+    assert measured.state == "failed"
+    assert "no step is left behind the warm-up: step" in measured.reason

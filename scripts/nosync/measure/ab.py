@@ -20,6 +20,7 @@ class Measured:
     Attributes:
         state: ``measured``, or why there is no number: ``failed``, ``busy`` or ``unavailable``.
         times: Per quantity, ms.
+        means: Per quantity, ms: mean step of each arm, over all steps of all runs.
         counts: Per quantity, (base, patched).
         values: Per quantity of ``once``, (number, unit).
         equivalence: The protocol's outcome, for ``record``.
@@ -30,6 +31,7 @@ class Measured:
     state: str = "measured"
     reason: str = ""
     times: dict[str, Comparison] = field(default_factory=dict)
+    means: dict[str, tuple[float, float]] = field(default_factory=dict)
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     values: dict[str, tuple[float, str]] = field(default_factory=dict)
     equivalence: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class Measured:
     def stop(self, state: str, reason: str) -> Measured:
         """Give the numbers up."""
         self.state, self.reason = state, reason
-        self.times, self.counts, self.values, self.equivalence = {}, {}, {}, {}
+        self.times, self.means, self.counts, self.values, self.equivalence = {}, {}, {}, {}, {}
         return self
 
 
@@ -85,13 +87,15 @@ def say(workload: Workload, run: Run) -> None:
 def _summarise(measured: Measured) -> None:
     """Times and counts by quantity. A quantity that one run lacks makes the whole workload fail."""
     base, patched = _of_arms(measured, "ms")
-    if _incomplete(measured, [*base, *patched]):
+    if _incomplete(measured, "ms", [*base, *patched]):
         return
     for name in base[0] if base else ():
-        medians = [[median_after(run[name], measured.workload.warm_up) for run in arm] for arm in (base, patched)]
-        measured.times[name] = compare(*medians)
+        kept = [[_kept(run[name], measured.workload.warm_up) for run in arm] for arm in (base, patched)]
+        measured.times[name] = compare(*([statistics.median(steps) for steps in arm] for arm in kept))
+        mean_base, mean_patched = (statistics.fmean(ms for steps in arm for ms in steps) for arm in kept)
+        measured.means[name] = (mean_base, mean_patched)
     base, patched = _of_arms(measured, "count")
-    if _incomplete(measured, [*base, *patched]):
+    if _incomplete(measured, "count", [*base, *patched]):
         return
     for name in base[0] if base else ():
         found = [{number for run in arm for number in run[name]} for arm in (base, patched)]
@@ -101,15 +105,9 @@ def _summarise(measured: Measured) -> None:
         measured.counts[name] = (found[0].pop(), found[1].pop())
 
 
-def median_after(samples: list[float], warm_up: int) -> float:
-    """The median of the steps behind the warm-up.
-
-    Raises:
-        ValueError: no step is left.
-    """
-    if len(samples) <= warm_up:
-        raise ValueError(f"{len(samples)} steps, of which {warm_up} are warm-up")
-    return statistics.median(samples[warm_up:])
+def _kept(samples: list[float], warm_up: int) -> list[float]:
+    """The steps behind the warm-up; `_incomplete` has seen that there are some."""
+    return samples[warm_up:]
 
 
 def _of_arms(measured: Measured, kind: str) -> list[list[dict[str, list[Any]]]]:
@@ -128,12 +126,13 @@ def _of_arms(measured: Measured, kind: str) -> list[list[dict[str, list[Any]]]]:
     return found
 
 
-def _incomplete(measured: Measured, runs: list[dict[str, list[Any]]]) -> bool:
+def _incomplete(measured: Measured, kind: str, runs: list[dict[str, list[Any]]]) -> bool:
     names = {frozenset(run) for run in runs}
     if len(names) > 1:
         partly = frozenset.union(*names) - frozenset.intersection(*names)
         measured.stop("failed", f"not every run gave {', '.join(sorted(partly))}")
-    short = [name for run in runs for name, samples in run.items() if len(samples) <= measured.workload.warm_up]
-    if short and measured.good and measured.workload.warm_up:
+    warm_up = measured.workload.warm_up if kind == "ms" else 0
+    short = [name for run in runs for name, samples in run.items() if len(samples) <= warm_up]
+    if short and measured.good:
         measured.stop("failed", f"no step is left behind the warm-up: {', '.join(sorted(set(short)))}")
     return not measured.good

@@ -1,7 +1,9 @@
 """What a suite gave, as JSON for committing, as Markdown and as named figures.
 
-A figure is text, ready for a pull request: ``<prefix>.<quantity>.base`` and ``.patched``; for times also ``.ratio``,
-``.interval``, ``.spread`` (of both arms) and ``.verdict``. Only what was measured gives figures.
+A figure is text, ready for a pull request: ``<prefix>.<quantity>.base`` and ``.patched``, for times also ``.ratio``,
+``.interval`` and ``.verdict``, and ``.spread.base``, ``.range.base``, ``.mean.base`` (and ``.patched``); for a workload as
+a whole ``<prefix>.<workload>.wall``, ``.memory`` and ``.rss``; for recordings ``.pairs`` and ``.worst.<quantity>``. Only
+what was measured gives figures.
 """
 
 from __future__ import annotations
@@ -31,24 +33,62 @@ def figures(prefix: str, measured: list[Measured]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in measured:
         for name, comparison in each.times.items():
-            found |= {f"{prefix}.{name}.{part}": text for part, text in _time_figures(comparison).items()}
+            parts = _time_figures(comparison, each.means[name])
+            found |= {f"{prefix}.{name}.{part}": text for part, text in parts.items()}
         for name, (base, patched) in each.counts.items():
-            found |= {f"{prefix}.{name}.base": str(base), f"{prefix}.{name}.patched": str(patched)}
+            found |= _pair(f"{prefix}.{name}", str(base), str(patched))
         for name, (number, unit) in each.values.items():
             found[f"{prefix}.{name}"] = f"{digits(number)} {unit}".strip()
+        if each.times and each.workload.kind == "time":
+            found |= _resource_figures(f"{prefix}.{each.workload.name}", each)
+        if each.equivalence:
+            found |= _equivalence_figures(f"{prefix}.{each.workload.name}", each.equivalence)
     return found
 
 
-def _time_figures(comparison: Comparison) -> dict[str, str]:
+def _pair(name: str, base: str, patched: str) -> dict[str, str]:
+    return {f"{name}.base": base, f"{name}.patched": patched}
+
+
+def _time_figures(comparison: Comparison, means: tuple[float, float]) -> dict[str, str]:
     base, patched = comparison.base, comparison.patched
-    return {
+    found = {
         "base": f"{digits(base.mean)} ms",
         "patched": f"{digits(patched.mean)} ms",
         "ratio": f"{comparison.ratio:.3f}",
         "interval": f"{comparison.low:.3f} to {comparison.high:.3f}",
-        "spread": f"{digits(base.spread)} and {digits(patched.spread)} ms",
         "verdict": comparison.verdict,
     }
+    for arm, each, mean in (("base", base, means[0]), ("patched", patched, means[1])):
+        found[f"spread.{arm}"] = f"{digits(each.spread)} ms ({each.spread / each.mean:.1%})"
+        found[f"range.{arm}"] = f"{digits(each.fastest)} to {digits(each.slowest)} ms"
+        found[f"mean.{arm}"] = f"{digits(mean)} ms"
+    return found
+
+
+def _resource_figures(name: str, measured: Measured) -> dict[str, str]:
+    """Of each arm's runs: mean wall time, and the ranges of device and host memory."""
+    found: dict[str, str] = {}
+    for word, arm in zip(("base", "patched"), measured.workload.arms, strict=True):
+        runs = [run.summary() for run in measured.runs if run.arm == arm]
+        found[f"{name}.wall.{word}"] = f"{sum(run['wall_s'] for run in runs) / len(runs):.1f} s"
+        found[f"{name}.rss.{word}"] = f"{_range(runs, 'host_rss_mib')} MiB"
+        if all(run["device_memory_mib"] for run in runs):
+            found[f"{name}.memory.{word}"] = f"{_range(runs, 'device_memory_mib')} MiB"
+    return found
+
+
+def _equivalence_figures(name: str, outcome: dict[str, Any]) -> dict[str, str]:
+    """``pairs``: how many of each kind are within tolerance; ``worst.<quantity>``: across the trees and within one."""
+    found: dict[str, str] = {}
+    for word, kinds in (("patched", ("base vs patched",)), ("base", ("base vs base", "patched vs patched"))):
+        pairs = [pair for pair in outcome["pairs"] if pair["kind"] in kinds]
+        within = sum(not pair["exceedances"] and not pair["not_exact"] for pair in pairs)
+        found[f"{name}.pairs.{word}"] = f"{within} of {len(pairs)} pairs within tolerance"
+        for quantity, worst in outcome["quantities"].items():
+            if kinds[0] in worst:
+                found[f"{name}.worst.{quantity}.{word}"] = f"{worst[kinds[0]]['difference']:.1e}"
+    return found
 
 
 def digits(number: float) -> str:
