@@ -13,7 +13,9 @@ from nosync.measure import machine, statistics
 from nosync.measure.ab import measure
 
 NOISE = "noise = [0.02, 0.03, -0.03, -0.02, 0.01, 0.0, -0.01, -0.01][number % 8]\n"
-STEPS = "for step in range(20):\n    lines.time('step', speed * (1 + noise) + (100 if step < 5 else 0.001 * (step % 3)))\n"
+STEPS = (
+    "for step in range(20):\n    lines.time('step', speed * (1 + noise) + (100 if step < 5 else 0.001 * (step % 3)))\n"
+)
 
 
 def test_arms_apart_are_a_difference(tmp_path: Path) -> None:
@@ -181,7 +183,9 @@ def test_what_cannot_be_measured_here_says_why(tmp_path: Path) -> None:
 
 def test_memory_and_time_of_a_run(tmp_path: Path) -> None:
     """Wall time and host memory are taken from outside; device memory is what the workload says."""
-    using = "held = b'x' * (150 << 20)\nimport time\ntime.sleep(0.2)\nlines.write(memory=3 << 20)\nlines.time('step', 1.0)"
+    using = (
+        "held = b'x' * (150 << 20)\nimport time\ntime.sleep(0.2)\nlines.write(memory=3 << 20)\nlines.time('step', 1.0)"
+    )
     measured = measure(runner(tmp_path), workload(tmp_path, using, runs=1))
     summary = measured.runs[0].summary()
     assert summary["host_rss_mib"] > 150
@@ -192,7 +196,11 @@ def test_memory_and_time_of_a_run(tmp_path: Path) -> None:
 def test_the_tree_is_first_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what the user had on it is kept, behind."""
     monkeypatch.setenv("PYTHONPATH", "/users/own")
-    body = "import os\npath = os.environ['PYTHONPATH'].split(os.pathsep)\nlines.count(path[-1], int(path[0] == str(options.tree)))"
+    body = (
+        "import os\n"
+        "path = os.environ['PYTHONPATH'].split(os.pathsep)\n"
+        "lines.count(path[-1], int(path[0] == str(options.tree)))\n"
+    )
     measured = measure(runner(tmp_path), workload(tmp_path, body, kind="count"))
     assert measured.counts == {"/users/own": (1, 1)}
     assert os.environ["PYTHONPATH"] == "/users/own"

@@ -1,4 +1,4 @@
-"""The equivalence protocol: tolerances from the base alone, fixed before the patched tree runs; wrong patches are caught."""
+"""The equivalence protocol: tolerances from the base alone, fixed before the patched runs; wrong patches are caught."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_bitwise_allows_nothing(tmp_path: Path) -> None:
 
 def test_a_nan_in_the_patched_tree_exceeds(tmp_path: Path) -> None:
     more = "if speed == 2.0: tensors['0/gradients/w'] = ((1,), '<f4', [float('nan')])"
-    outcome = equivalence.measure(runner(tmp_path, 1.0, 2.0), recorder(tmp_path, more, factor=1e9), tmp_path).equivalence
+    outcome = equivalence.measure(
+        runner(tmp_path, 1.0, 2.0), recorder(tmp_path, more, factor=1e9), tmp_path
+    ).equivalence
     assert [each["difference"] for each in outcome["exceedances"] if each["quantity"] == "gradients"]
 
 

@@ -1,4 +1,4 @@
-"""``python -m nosync.measure``: a suite on two trees, with nothing but the standard library (the workloads need theirs).
+"""``python -m nosync.measure``: a suite on two trees, with the standard library alone (the workloads need theirs).
 
     python -m nosync.measure tests/liger-kernel/bench/bench.toml --base-id 0.8.5 \\
         --tree base=build/base/liger-kernel@0.8.5/src --tree patched=build/patched/liger-kernel@0.8.5/src --out DIR

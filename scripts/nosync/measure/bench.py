@@ -83,9 +83,9 @@ def _one(request: Request, workload: Workload, described: dict[str, Any], end: f
 
 
 def write(request: Request, described: dict[str, Any], done: list[Measured]) -> tuple[Path, dict[str, Any]]:
-    """``<machine>-<base>-<date>.json``, ``.md`` and ``.svg`` in the request's folder; a part names its workloads too."""
+    """``<machine>-<base>-<date>.json``, ``.md``, ``.svg`` in the request's folder; a part names its workloads too."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    body = {
+    body: dict[str, Any] = {
         "suite": request.suite.prefix,
         "base": request.base,
         "date": today,
@@ -122,10 +122,12 @@ def _without_paths(body: dict[str, Any], request: Request) -> dict[str, Any]:
 
 
 def tree_id(source_root: Path) -> str:
-    """The commit that a tree stands at, ``+edits`` behind it if its files differ; without git, a digest of its files."""
+    """The commit that a tree stands at, with ``+edits`` if its files differ; without git, a digest of its files."""
     git = ["git", "-C", str(source_root)]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD", "--show-toplevel"], capture_output=True, text=True, check=True)
+        head = subprocess.run(
+            [*git, "rev-parse", "HEAD", "--show-toplevel"], capture_output=True, text=True, check=True
+        )
         commit, top = head.stdout.split("\n")[:2]
         if (Path(top) / ".git").is_dir() and not (Path(top) / "upstream" / "projects.toml").exists():
             dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout

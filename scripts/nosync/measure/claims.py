@@ -94,9 +94,9 @@ def _row(claim: Claim, files: Sequence[ResultFile]) -> Row:
         if base in figures and patched in figures:
             ratio = figures.get(f"{claim.figure}.ratio") or _ratio(figures[base], figures[patched])
             interval, verdict = (figures.get(f"{claim.figure}.{part}", "") for part in ("interval", "verdict"))
-            said = [claim.note, f"interval {interval}" if interval else "", verdict]
-            said.append(f"measured before {', '.join(file.stale)} took its present form" if file.stale else "")
-            return Row(claim, figures[base], figures[patched], ratio, "; ".join(filter(None, said)), file)
+            stale = f"measured before {', '.join(file.stale)} took its present form" if file.stale else ""
+            said = filter(None, [claim.note, f"interval {interval}" if interval else "", verdict, stale])
+            return Row(claim, figures[base], figures[patched], ratio, "; ".join(said), file)
     unavailable = next((why for file in files if (why := _why(file, claim))), NOT_YET)
     return Row(claim, said=unavailable)
 
@@ -126,8 +126,8 @@ def page(found: Sequence[Row], titles: dict[str, str]) -> str:
     lines = [
         "# Results: what was claimed, and what was measured here",
         "",
-        "Written by `make bench-report` from the result files under `results/`; do not edit. How it is measured: README,",
-        "'Measuring'. Times are means of the medians of interleaved runs; a ratio below 1 is faster.",
+        "Written by `make bench-report` from the result files under `results/`; do not edit. How it is measured:",
+        "README, 'Measuring'. Times are means of the medians of interleaved runs; a ratio below 1 is faster.",
     ]
     numbers: dict[str, int] = {}
     for project in dict.fromkeys(row.claim.project for row in found):
@@ -173,8 +173,10 @@ def readme_table(found: Sequence[Row]) -> str:
         body = row.file.body
         when = f"{body['suite']} {body['base']}, {', '.join(body['machine']['gpus'])}, {body['date']}"
         verdict = row.file.body["figures"].get(f"{row.claim.figure}.verdict", "")
-        cells.append([row.claim.readme, row.base, row.patched, row.ratio or "-", "; ".join(filter(None, [verdict, when]))])
-    return "\n".join(table(cells)) + "\n\nEvery claim of the upstream pull requests against what was measured here: [docs/results.md](docs/results.md)."
+        runs = "; ".join(filter(None, [verdict, when]))
+        cells.append([row.claim.readme, row.base, row.patched, row.ratio or "-", runs])
+    more = "Every claim of the upstream pull requests and what was measured here: [docs/results.md](docs/results.md)."
+    return "\n".join([*table(cells), "", more])
 
 
 def put_between(text: str, marker: str, body: str) -> str:

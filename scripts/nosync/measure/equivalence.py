@@ -34,9 +34,10 @@ def measure(runner: Runner, workload: Workload, folder: Path) -> Measured:
         return measured
     declared = folder / "tolerances.json"
     if workload.bitwise:
-        tolerances, problems = dict.fromkeys(_keys(prior[0]), 0.0), []
+        factor, floor = 0.0, 0.0
     else:
-        tolerances, problems = budgets(prior, workload.factor, workload.floor)
+        factor, floor = workload.factor, workload.floor
+    tolerances, problems = budgets(prior, factor, floor)
     write_tolerances(declared, tolerances, workload)
     if problems:
         return measured.stop(FAILED, f"the base differs from itself where it must be exact: {'; '.join(problems[:3])}")
@@ -123,7 +124,9 @@ def judge(
         "patched vs patched": list(combinations(enumerate(patched), 2)),
     }
     fresh, _ = budgets(base, factor, floor)
-    pairs, over, worst = [], [], {}
+    pairs: list[dict[str, Any]] = []
+    over: list[dict[str, Any]] = []
+    worst: dict[str, Any] = {}
     for kind, both in kinds.items():
         for (i, one), (j, other) in both:
             found, wrong = differences(one, other)

@@ -22,7 +22,7 @@ def runs(title: str, times: dict[str, Any]) -> str:
         for arm, colour in (("base", BASE), ("patched", PATCHED)):
             middle = y + LANE / 2
             mean = _place(comparison[arm]["mean"], most)
-            parts.append(f'<rect x="{LEFT}" y="{y + 4}" width="{mean - LEFT:.1f}" height="{LANE - 8}" fill="{colour}" fill-opacity="0.3"/>')
+            parts.append(_bar(LEFT, y + 4, mean - LEFT, LANE - 8, colour, 0.3))
             parts += [_dot(_place(ms, most), middle, colour) for ms in comparison[arm]["medians"]]
             parts.append(_text(WIDTH - RIGHT + 4, middle + 4, f"{comparison[arm]['mean']:.3g}", size=10))
             y += LANE
@@ -60,7 +60,7 @@ def timeline(title: str, lanes: Sequence[tuple[str, Sequence[Span]]], unit: str 
         parts.append(_text(10, y + 28, f"{len(waits)} host waits{blocked}", size=10))
         for lane, kinds in enumerate((("host", "wait"), ("device",))):
             top = y + lane * (LANE + 4)
-            parts.append(f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" height="{LANE}" fill="#f4f4f4"/>')
+            parts.append(_bar(LEFT, top, WIDTH - LEFT - RIGHT, LANE, "#f4f4f4"))
             parts.append(_text(LEFT - 46, top + 14, ("host", "device")[lane], size=10))
             parts += [_span(span, top, most) for span in spans if span.kind in kinds]
         y += 2 * (LANE + 4) + 22
@@ -70,14 +70,22 @@ def timeline(title: str, lanes: Sequence[tuple[str, Sequence[Span]]], unit: str 
 def _span(span: Span, top: float, most: float) -> str:
     x, end = _place(span.start, most), _place(span.start + span.length, most)
     colour = {"wait": WAIT, "host": "#cccccc", "device": WORK}[span.kind]
-    title = f"<title>{escape(span.name)}: {span.length:.3f}</title>"
-    box = f'<rect x="{x:.2f}" y="{top}" width="{max(end - x, 0.8):.2f}" height="{LANE}" fill="{colour}">{title}</rect>'
+    box = _bar(x, top, max(end - x, 0.8), LANE, colour, about=f"{span.name}: {span.length:.3f}")
     return box + (f'<path d="M{x:.2f} {top - 2} l-3 -5 h6 z" fill="{WAIT}"/>' if span.kind == "wait" else "")
 
 
 def _axis(y: float, most: float, unit: str) -> list[str]:
     marks = [most * i / 4 for i in range(5)]
-    return [_text(_place(mark, most) - 8, y + 8, f"{mark:.3g} {unit if mark == most else ''}", size=10) for mark in marks]
+    return [
+        _text(_place(mark, most) - 8, y + 8, f"{mark:.3g} {unit if mark == most else ''}", size=10) for mark in marks
+    ]
+
+
+def _bar(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0, about: str = "") -> str:
+    shape = (
+        f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}" fill="{colour}" fill-opacity="{opacity:g}"'
+    )
+    return f"{shape}><title>{escape(about)}</title></rect>" if about else f"{shape}/>"
 
 
 def _dot(x: float, y: float, colour: str) -> str:

@@ -20,7 +20,7 @@ _FLOATS = {"<f8": "d", "<f4": "f"}
 _HALF = "<f2"
 
 Difference = dict[tuple[int, str], float]
-"""Per (step, quantity): the largest over its tensors of max |a - b| / max |a|; infinite where they cannot be compared."""
+"""Per (step, quantity): the largest over its tensors of max |a - b| / max |a|; infinite where nothing can be said."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """What a suite gave, as JSON for committing, as Markdown and as named figures.
 
-A figure is text, ready for a pull request: ``<prefix>.<quantity>.base`` and ``.patched``, for times also ``.ratio``,
-``.interval`` and ``.verdict``, and ``.spread.base``, ``.range.base``, ``.mean.base`` (and ``.patched``); for a workload as
-a whole ``<prefix>.<workload>.wall``, ``.memory`` and ``.rss``; for recordings ``.pairs`` and ``.worst.<quantity>``. Only
-what was measured gives figures.
+A figure is text, ready for a pull request: ``<prefix>.<quantity>.base``, ``.patched``; for times also ``.ratio``,
+``.interval`` and ``.verdict``, and ``.spread.base``, ``.range.base``, ``.mean.base`` (and ``.patched``); for a workload
+as a whole ``<prefix>.<workload>.wall``, ``.memory`` and ``.rss``; for recordings ``.pairs`` and ``.worst.<quantity>``.
+Only what was measured gives figures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def as_dict(measured: Measured) -> dict[str, Any]:
     body: dict[str, Any] = {"name": workload.name, "kind": workload.kind, "about": workload.about}
     body |= {"arguments": list(workload.arguments), "state": measured.state}
     body |= {"reason": measured.reason} if measured.reason else {}
-    versions = next((run.last("versions") for run in measured.runs if run.last("versions")), {})
+    versions: dict[str, str] = next((run.last("versions") for run in measured.runs if run.last("versions")), {})
     body |= {"versions": versions, "runs": [run.summary() for run in measured.runs]}
     body["times"] = {name: comparison.as_dict() for name, comparison in measured.times.items()}
     body["counts"] = {name: list(pair) for name, pair in measured.counts.items()}
@@ -134,7 +134,7 @@ def _workload(workload: dict[str, Any]) -> list[str]:
         lines += table([["", "value"], *([name, f"{digits(v)} {u}"] for name, (v, u) in workload["values"].items())])
     if workload.get("equivalence"):
         lines += equivalence_lines(workload["equivalence"])
-    return lines + ["", _resources(workload["runs"])]
+    return [*lines, "", _resources(workload["runs"])]
 
 
 def _time_rows(times: dict[str, Any]) -> list[list[str]]:
@@ -160,7 +160,7 @@ def equivalence_lines(outcome: dict[str, Any]) -> list[str]:
         cells = [_cell(worst.get(kind)) for kind in kinds]
         crossing = worst.get(kinds[0], {"tolerance": 0.0, "step": 0})
         rows.append([quantity, *cells, f"{crossing['tolerance']:.1e} at step {crossing['step']}"])
-    lines = table(rows) + [""]
+    lines = [*table(rows), ""]
     for kind in kinds:
         pairs = [pair for pair in outcome["pairs"] if pair["kind"] == kind]
         within = sum(not pair["exceedances"] and not pair["not_exact"] for pair in pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -149,10 +150,8 @@ def _stop_after(process: subprocess.Popen[bytes], seconds: float) -> threading.T
 
 
 def _kill_group(group: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _read(out: Path, run: Run) -> str:

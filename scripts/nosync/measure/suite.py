@@ -113,8 +113,8 @@ def _workload(folder: Path, entry: dict[str, Any]) -> Workload:
         raise SuiteError(f"{folder}: a workload has no field {', '.join(unknown)}")
     if entry["kind"] not in KINDS:
         raise SuiteError(f"{folder}: kind {entry['kind']!r}; one of: {', '.join(KINDS)}")
-    lists = {name: tuple(entry[name]) for name in ("arguments", "arms") if name in entry}
-    made = Workload(**entry | lists | {"script": folder / entry["script"]})
+    lists: dict[str, Any] = {name: tuple(entry[name]) for name in ("arguments", "arms") if name in entry}
+    made = Workload(**{**entry, **lists, "script": folder / entry["script"]})
     if not made.script.is_file():
         raise SuiteError(f"{folder}: there is no {entry['script']}")
     return made

@@ -98,7 +98,9 @@ class Step:
 
 def _block(hidden: int) -> torch.nn.Module:
     return torch.nn.Sequential(
-        torch.nn.Linear(hidden, 4 * hidden, bias=False), torch.nn.GELU(), torch.nn.Linear(4 * hidden, hidden, bias=False)
+        torch.nn.Linear(hidden, 4 * hidden, bias=False),
+        torch.nn.GELU(),
+        torch.nn.Linear(4 * hidden, hidden, bias=False),
     )
 
 

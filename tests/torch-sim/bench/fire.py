@@ -55,7 +55,9 @@ def time(lines: writing.Lines, smoke: bool) -> None:
         for _ in range(samples):
             state, model = start(torch_sim, batch, flavor, cell_filter)
             state = steps(state, model, flavor, 2)
-            run = wall_ms(lambda state=state, model=model, flavor=flavor, block=block: steps(state, model, flavor, block))
+            run = wall_ms(
+                lambda state=state, model=model, flavor=flavor, block=block: steps(state, model, flavor, block)
+            )
             lines.time(f"fire_ms.{name}", run / block)
 
 
