@@ -63,10 +63,12 @@ def test_a_slower_patch_is_called_slower() -> None:
     assert statistics.compare([5.0, 5.1, 4.9, 5.0], [6.0, 6.1, 6.0, 5.9]).verdict == statistics.SLOWER
 
 
-def test_one_run_an_arm_claims_nothing() -> None:
-    found = statistics.compare([10.0], [5.0])
-    assert found.verdict == statistics.NO_DIFFERENCE
-    assert (found.low, found.high) == (0.0, float("inf"))
+@pytest.mark.parametrize("runs", [1, 2])
+def test_few_runs_an_arm_claim_nothing(runs: int) -> None:
+    """However far apart they are."""
+    found = statistics.compare([10.0, 10.1][:runs], [5.0, 5.1][:runs])
+    assert found.verdict == statistics.TOO_FEW
+    assert ((found.low, found.high) == (0.0, float("inf"))) == (runs == 1)
 
 
 def test_the_interval_is_the_same_on_every_call() -> None:

@@ -56,7 +56,7 @@ def _time_figures(comparison: Comparison, means: tuple[float, float]) -> dict[st
         "base": f"{digits(base.mean)} ms",
         "patched": f"{digits(patched.mean)} ms",
         "ratio": f"{comparison.ratio:.3f}",
-        "interval": f"{comparison.low:.3f} to {comparison.high:.3f}",
+        "interval": _interval(comparison.low, comparison.high),
         "verdict": comparison.verdict,
     }
     for arm, each, mean in (("base", base, means[0]), ("patched", patched, means[1])):
@@ -64,6 +64,10 @@ def _time_figures(comparison: Comparison, means: tuple[float, float]) -> dict[st
         found[f"range.{arm}"] = f"{digits(each.fastest)} to {digits(each.slowest)} ms"
         found[f"mean.{arm}"] = f"{digits(mean)} ms"
     return found
+
+
+def _interval(low: float, high: float) -> str:
+    return "one run" if high == float("inf") else f"{low:.3f} to {high:.3f}"
 
 
 def _resource_figures(name: str, measured: Measured) -> dict[str, str]:
@@ -144,7 +148,7 @@ def _time_rows(times: dict[str, Any]) -> list[list[str]]:
         base, patched = each["base"], each["patched"]
         rows.append([
             name, f"{digits(base['mean'])} ms", f"{digits(patched['mean'])} ms", f"{each['ratio']:.3f}",
-            f"{each['low']:.3f} to {each['high']:.3f}", f"{digits(base['spread'])} / {digits(patched['spread'])}",
+            _interval(each["low"], each["high"]), f"{digits(base['spread'])} / {digits(patched['spread'])}",
             " / ".join(f"{digits(arm['slowest'])} to {digits(arm['fastest'])}" for arm in (base, patched)),
             each["verdict"] + ("" if each["overlap"] else "; the arms do not overlap")
             + (f"; drift {digits(each['drift_ms'])} ms" if each["drift_ms"] else ""),

@@ -12,7 +12,10 @@ DRAWS = 10_000
 CONFIDENCE = 0.95
 TREND = 0.8  # correlation of the runs with their order from which on a machine counts as drifting
 
+LEAST_RUNS = 3  # two runs an arm that do not overlap are chance once in three times, three once in ten
+
 FASTER, SLOWER, NO_DIFFERENCE, DRIFTING = "faster", "slower", "no difference shown", "the machine drifted"
+TOO_FEW = "apart, too few runs to claim it"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Comparison:
         high: Its upper end.
         overlap: Does the slowest run of the faster arm reach the fastest of the slower one?
         drift_ms: How far the runs moved from first to last, both arms alike (a line through them); 0 without a trend.
-        verdict: `FASTER`, `SLOWER`, `NO_DIFFERENCE` or `DRIFTING`.
+        verdict: `FASTER`, `SLOWER`, `NO_DIFFERENCE`, `DRIFTING` or `TOO_FEW`.
     """
 
     base: Arm
@@ -78,8 +81,10 @@ def _verdict(base: Arm, patched: Arm, low: float, high: float, overlap: bool, mo
     """A difference is claimed only where the arms are apart, the interval leaves 1 out, and drift is the smaller."""
     if abs(moved) > abs(base.mean - patched.mean):
         return DRIFTING
-    if overlap or low <= 1.0 <= high:
+    if overlap or (low <= 1.0 <= high and len(base.medians) > 1):
         return NO_DIFFERENCE
+    if min(len(base.medians), len(patched.medians)) < LEAST_RUNS:
+        return TOO_FEW
     return FASTER if patched.mean < base.mean else SLOWER
 
 
