@@ -94,7 +94,7 @@ def _row(claim: Claim, files: Sequence[ResultFile]) -> Row:
         if base in figures and patched in figures:
             ratio = figures.get(f"{claim.figure}.ratio") or _ratio(figures[base], figures[patched])
             interval, verdict = (figures.get(f"{claim.figure}.{part}", "") for part in ("interval", "verdict"))
-            stale = f"measured before {', '.join(file.stale)} took its present form" if file.stale else ""
+            stale = f"not of the present code of {', '.join(file.stale)}" if file.stale else ""
             said = filter(None, [claim.note, f"interval {interval}" if interval else "", verdict, stale])
             return Row(claim, figures[base], figures[patched], ratio, "; ".join(said), file)
     unavailable = next((why for file in files if (why := _why(file, claim))), NOT_YET)
@@ -154,12 +154,18 @@ def describe(file: ResultFile) -> str:
         versions |= workload["versions"]
     parts = [
         f"[{file.path}](../{file.path})", f"{body['suite']} {body['base']}, {body['date']}",
-        ", ".join(machine["gpus"]) + (f", driver {machine['driver']}" if machine.get("driver") else ""),
+        cards(machine) + (f", driver {machine['driver']}" if machine.get("driver") else ""),
         ", ".join(f"{name} {version}" for name, version in versions.items() if name != "device"),
         ", ".join(f"{arm} at {what[:12]}" for arm, what in body["trees"].items()), f"`{body['command']}`",
         body.get("remark", ""),
     ]  # fmt: skip
     return "; ".join(filter(None, parts))
+
+
+def cards(machine: dict[str, Any]) -> str:
+    """E.g. ``2 × NVIDIA H200``."""
+    names = machine["gpus"]
+    return ", ".join(f"{names.count(n)} × {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)) or "no GPU"
 
 
 def readme_table(found: Sequence[Row]) -> str:
@@ -171,9 +177,9 @@ def readme_table(found: Sequence[Row]) -> str:
     for row in chosen:
         assert row.file is not None
         body = row.file.body
-        when = f"{body['suite']} {body['base']}, {', '.join(body['machine']['gpus'])}, {body['date']}"
+        when = f"{body['suite']} {body['base']}, {cards(body['machine'])}, {body['date']}"
         verdict = row.file.body["figures"].get(f"{row.claim.figure}.verdict", "")
-        runs = "; ".join(filter(None, [verdict, when]))
+        runs = "; ".join(filter(None, [verdict, when, body.get("remark", "").partition("; from ")[0]]))
         cells.append([row.claim.readme, row.base, row.patched, row.ratio or "-", runs])
     more = "Every claim of the upstream pull requests and what was measured here: [docs/results.md](docs/results.md)."
     return "\n".join([*table(cells), "", more])

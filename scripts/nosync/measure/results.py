@@ -66,8 +66,8 @@ def _time_figures(comparison: Comparison, means: tuple[float, float]) -> dict[st
     return found
 
 
-def _interval(low: float, high: float) -> str:
-    return "one run" if high == float("inf") else f"{low:.3f} to {high:.3f}"
+def _interval(low: float, high: float | None) -> str:
+    return "one run" if high in (None, float("inf")) else f"{low:.3f} to {high:.3f}"
 
 
 def _resource_figures(name: str, measured: Measured) -> dict[str, str]:
@@ -104,7 +104,7 @@ def digits(number: float) -> str:
 def markdown(body: dict[str, Any]) -> str:
     """The report of one suite on one base."""
     machine = body["machine"]
-    cards = ", ".join(machine["gpus"]) or "no GPU"
+    cards = f"{len(machine['gpus'])} × {machine['gpus'][0]}" if machine["gpus"] else "no GPU"
     lines = [
         f"# {body['suite']} {body['base']}, {body['date']}",
         "",

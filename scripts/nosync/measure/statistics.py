@@ -58,7 +58,8 @@ class Comparison:
     verdict: str
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For JSON, which has no infinity."""
+        return asdict(self) | {"high": None if self.high == float("inf") else self.high}
 
 
 def arm(medians: Sequence[float]) -> Arm:
