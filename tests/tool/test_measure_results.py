@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -125,6 +128,27 @@ def test_the_standard_library_is_enough(tmp_path: Path, capsys: pytest.CaptureFi
     assert "part.step" in capsys.readouterr().out
     assert main(argv) == 1
     assert main([*argv, "--only", "other"]) == 2
+
+
+def test_a_bench_that_is_stopped_takes_its_workload_along(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    hanging = f"import os, time\nPath({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    given = runner(tmp_path)
+    workload(tmp_path, hanging, name="hanging")
+    (tmp_path / "bench.toml").write_text(
+        'prefix = "p"\n[[workload]]\nname = "h"\nkind = "time"\nscript = "hanging.py"\n'
+    )
+    argv = [sys.executable, "-m", "nosync.measure", str(tmp_path / "bench.toml"), "--base-id=1", f"--out={tmp_path}"]
+    argv += ["--smoke", *(f"--tree={arm}={tree}" for arm, tree in given.trees.items())]
+    process = subprocess.Popen(argv, env=os.environ | {"PYTHONPATH": str(given.path[0])})
+    end = time.monotonic() + 30
+    while not (pid.exists() and pid.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(30) == 143
+    status = Path("/proc", pid.read_text(), "stat")
+    assert not status.exists() or status.read_text().split()[2] in "ZX"
 
 
 # ---- pictures ----

@@ -6,8 +6,10 @@ import datetime
 import hashlib
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +57,8 @@ class Request:
 
 def bench(request: Request) -> tuple[Path, dict[str, Any]]:
     """Run it all; returns the JSON file and what is in it. A workload that fails does not stop the others."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the workload's processes end with this one
     end = time.monotonic() + request.seconds
     described = machine.describe()
     done: list[Measured] = []

@@ -78,6 +78,8 @@ def train(options: Any, overrides: list[str], configs: Path, folder: Path, steps
     argv = [sys.executable, str(script), "--base", str(options.tree), "--configs", str(configs), "--json", str(out)]
     argv += ["--device", device, "--ranks", str(options.ranks), "--corpus", str(folder / "corpus")]
     argv += [f"--{name}={number}" for name, number in zip(("warmup", "timed", "counted"), steps, strict=True)]
+    if options.smoke:
+        overrides = [*overrides, "num_experts=4"]
     subprocess.run([*argv, *overrides], check=True)
     return json.loads(out.read_text())["base"][0]
 
