@@ -210,7 +210,7 @@ def test_a_claim_without_a_number_has_a_reason() -> None:
 def test_a_result_of_other_code_says_so() -> None:
     file = ResultFile("results/p/a.json", result("2026-01-01", {"p.a.base": "1", "p.a.patched": "0"}).body, ("s",))
     (row,) = claims.rows([Claim("p", "x", "p.a")], [file])
-    assert "not of the present code of s" in row.said
+    assert "not known to be of the present code of s" in row.said
 
 
 def test_two_figures_of_their_own_names_and_their_ratio() -> None:

@@ -94,8 +94,8 @@ def _row(claim: Claim, files: Sequence[ResultFile]) -> Row:
         if base in figures and patched in figures:
             ratio = figures.get(f"{claim.figure}.ratio") or _ratio(figures[base], figures[patched])
             interval, verdict = (figures.get(f"{claim.figure}.{part}", "") for part in ("interval", "verdict"))
-            stale = f"not of the present code of {', '.join(file.stale)}" if file.stale else ""
-            said = filter(None, [claim.note, f"interval {interval}" if interval else "", verdict, stale])
+            stale = f"not known to be of the present code of {', '.join(file.stale)}" if file.stale else ""
+            said = filter(None, [claim.note, f"interval {interval}" if " to " in interval else "", verdict, stale])
             return Row(claim, figures[base], figures[patched], ratio, "; ".join(said), file)
     unavailable = next((why for file in files if (why := _why(file, claim))), NOT_YET)
     return Row(claim, said=unavailable)
