@@ -172,8 +172,16 @@ def _run_own(bench: Bench, selection: tuple[str, ...], folder: Path, kind: str, 
         environment |= own.cpu_environment
     drop = [f"--deselect={entry.tests}" for entry in own.exclude if "::" in entry.tests] if deselect else []
     progress(f"{bench.project.name} {bench.base.id}: own tests on the {kind} tree")
-    arguments = ["-q", "--tb=short", *drop, *selection]
+    arguments = ["-q", "--tb=short", *_isolated(folder), *drop, *selection]
     return run_pytest(bench.python, arguments, folder / own.folder, environment, own.minutes, quiet=True)
+
+
+def _isolated(tree: Path) -> list[str]:
+    """Test ids relative to where pytest runs, so that they name the same test in both trees; and no settings of a
+    folder above the tree, which pytest looks for where upstream has none."""
+    sections = {"pytest.ini": "", ".pytest.ini": "", "pyproject.toml": "[tool.pytest", "setup.cfg": "[tool:pytest"}
+    own = any((tree / file).is_file() and text in (tree / file).read_text("utf-8") for file, text in sections.items())
+    return ["--rootdir", "."] + ([] if own else ["-c", os.devnull])
 
 
 def _pinned_tests(bench: Bench, selection: tuple[str, ...]) -> Path | None:
