@@ -45,7 +45,7 @@ SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
 HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
 .DEFAULT_GOAL := help
-.PHONY: help tool-env check-env export-env wheels-env libs apply status test test-tool test-hostsync static check lock drift wheels env
+.PHONY: help tool-env check-env export-env wheels-env libs apply status test test-tool test-hostsync static check lock drift wheels env bench-report
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / {sub(/%/, "<project>", $$1); printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,13 @@ audit: libs ## host syncs of SCRIPT=<script.py> (ARGS=…) by call site, on a vi
 
 audit-%: libs tool-env ## host syncs of a sample step of one project by call site, on the base and the patched tree
 	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*
+
+bench-report: tool-env ## write docs/results.md and the README's table from the committed result files
+	@$(NOSYNC) bench-report $(JSON_FLAG) $(if $(DRY),--dry)
+
+bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, SECONDS=n, SMOKE=1)
+	@$(NOSYNC) bench $(JSON_FLAG) --base $(BASE) $* $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(SMOKE),--smoke) $(BENCH_FLAGS) $(if $(ONLY),--only $(ONLY))
 
 static: check-env tool-env ## format, lint, types, pins, patches, workflows
 	@ci/check $(CHECK_PYTHON)

@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 from nosync.errors import NosyncError
 from nosync.git import check_version
 from nosync.layout import Layout, find_layout
+from nosync.measure.options import add_options as measure_options
 from nosync.report import IMPOSSIBLE, Report
 
 
@@ -22,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         return int(import_module("nosync.hostsync.audit").main(words[1:]) or 0)
     options = _parser().parse_args(words)
     try:
-        check_version()
+        if not getattr(options, "base_tree", None):  # trees that were carried here need no git
+            check_version()
         report: Report = options.verb(find_layout(), options)
         return report.show(options.json)
     except NosyncError as error:
@@ -97,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     audit = _verb(verbs, "audit-project", _audit_project, "host syncs of a project's sample step, base and patched")
     audit.add_argument("project")
     audit.add_argument("--base", default="pinned")
+    _bench_verbs(verbs)
     verbs.add_parser("audit", help="host syncs of any script: nosync audit script.py -- args", add_help=False)
     return parser
 
@@ -106,6 +110,19 @@ def _verb(verbs, name: str, run: Callable[[Layout, argparse.Namespace], Report],
     parser.set_defaults(verb=run)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     return parser
+
+
+def _bench_verbs(verbs) -> None:  # type: ignore[no-untyped-def]
+    bench = _verb(verbs, "bench", _bench, "a project's workloads, timed, counted and compared on both trees")
+    bench.add_argument("project")
+    bench.add_argument("--base", default="pinned")
+    bench.add_argument("--base-tree", type=Path, help="take this folder as the base tree")
+    bench.add_argument("--patched-tree", type=Path, help="and this one as the patched tree")
+    bench.add_argument("--series-tree", action="append", default=[], metavar="SERIES=FOLDER", help="up to that series")
+    bench.add_argument("--out", type=Path, help="the folder for the results")
+    measure_options(bench)
+    report = _verb(verbs, "bench-report", _bench_report, "docs/results.md and the README's table, from result files")
+    report.add_argument("--dry", action="store_true", help="only say whether they would change; exit 1 if so")
 
 
 def _base_and_source(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +167,14 @@ def _audit_project(layout: Layout, options: argparse.Namespace) -> Report:
     return audit_project(layout, options.project, options.base)
 
 
+def _bench(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.bench import Asked, bench
+
+    given = (options.base_tree, options.patched_tree, options.series_tree, options.out)
+    asked = Asked(options.only, options.runs, options.seconds, options.smoke, *given)
+    return bench(layout, options.project, options.base, asked)
+
+
 def _drift(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.drift import drift
 
@@ -179,3 +204,9 @@ def _lint(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.lint import lint
 
     return lint(layout)
+
+
+def _bench_report(layout: Layout, options: argparse.Namespace) -> Report:
+    from nosync.benchreport import bench_report
+
+    return bench_report(layout, options.dry)

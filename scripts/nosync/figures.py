@@ -49,7 +49,7 @@ def fill(layout: Layout, cells: list[Cell], text: str) -> Filled:
     Args:
         cells: The series that the text is about, and those it depends on; all of them must be as they were measured.
     """
-    files = list(_results(layout, cells[-1].series.project))
+    files = list(results(layout, cells[-1].series.project))
     problems: list[str] = []
 
     def figure(match: re.Match[str]) -> str:
@@ -61,7 +61,12 @@ def fill(layout: Layout, cells: list[Cell], text: str) -> Filled:
     return Filled(_PLACE.sub(figure, text), list(dict.fromkeys(problems)))
 
 
-def _results(layout: Layout, project: str) -> Iterable[tuple[Path, dict[str, Any]]]:
+def names(text: str) -> list[str]:
+    """The figures that a text asks for."""
+    return list(dict.fromkeys(_PLACE.findall(text)))
+
+
+def results(layout: Layout, project: str) -> Iterable[tuple[Path, dict[str, Any]]]:
     """The project's result files, newest date first."""
     folder = layout.root / "results" / project
     for file in sorted(folder.glob("*.json"), key=lambda path: (path.stem[-10:], path.name), reverse=True):

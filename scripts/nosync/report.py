@@ -8,8 +8,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from tabulate import tabulate
-
 OK, WRONG, IMPOSSIBLE = 0, 1, 2
 
 
@@ -59,10 +57,21 @@ class Report:
         columns = [name for name in self.columns if any(str(row.get(name, "")) for row in self.rows)]
         cells = [[" ".join(str(row.get(name, "")).split()) for name in columns] for row in self.rows]
         head = [name.replace("_", " ") for name in columns]
-        lines = tabulate(cells, head, tablefmt="simple", disable_numparse=True).splitlines()
+        lines = _lay_out(head, cells)
         wrong = [not row["ok"] for row in self.rows]
         body = [_red(line) if bad else line for line, bad in zip(lines[2:], wrong, strict=True)]
         return "\n".join(lines[:2] + body)
+
+
+def _lay_out(head: list[str], cells: list[list[str]]) -> list[str]:
+    """Head, rule and one line a row."""
+    try:
+        from tabulate import tabulate
+    except ImportError:  # a GPU host with an interpreter of its own (PYTHON=…): plain columns do
+        widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+        rows = [head, ["-" * width for width in widths], *cells]
+        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return tabulate(cells, head, tablefmt="simple", disable_numparse=True).splitlines()
 
 
 def _coloured() -> bool:

@@ -48,8 +48,11 @@ class Run:
         return [f"{number} skipped: {reason}" for reason, number in sorted(count.items())]
 
 
-def libraries_python() -> str:
+def libraries_python(needs: str = "torch, pytest") -> str:
     """The interpreter that runs upstream code, as the Makefile names it.
+
+    Args:
+        needs: What it must be able to import.
 
     Raises:
         NosyncError: it is not set, or does not run.
@@ -57,10 +60,10 @@ def libraries_python() -> str:
     python = os.environ.get("NOSYNC_PYTHON", "")
     if not python:
         raise NosyncError("NOSYNC_PYTHON is not set", "the tool was not started by make", "make test-<project>")
-    done = subprocess.run([python, "-c", "import torch, pytest"], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", f"import {needs}"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NosyncError(
-            f"{python} cannot import torch and pytest", "PYTHON names an interpreter without them",
+            f"{python} cannot import {needs}", "PYTHON names an interpreter without them",
             "make libs", done.stderr[-500:],
         )  # fmt: skip
     return python

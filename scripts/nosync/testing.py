@@ -111,7 +111,7 @@ def _own_tests(bench: Bench, report: Report, built: Built) -> None:
         return
     folders, said = {"patched": bench.tree("patched"), "base": bench.tree("base")}, ""
     if any(path.startswith(built.source.absent) for path in selection) if built.source.absent else False:
-        borrowed = _pinned_tests(bench)
+        borrowed = _pinned_tests(bench, selection)
         if borrowed is None:
             _row(
                 bench,
@@ -172,11 +172,19 @@ def _run_own(bench: Bench, selection: tuple[str, ...], folder: Path, kind: str, 
         environment |= own.cpu_environment
     drop = [f"--deselect={entry.tests}" for entry in own.exclude if "::" in entry.tests] if deselect else []
     progress(f"{bench.project.name} {bench.base.id}: own tests on the {kind} tree")
-    arguments = ["-q", "--tb=short", *drop, *selection]
+    arguments = ["-q", "--tb=short", *_isolated(folder), *drop, *selection]
     return run_pytest(bench.python, arguments, folder / own.folder, environment, own.minutes, quiet=True)
 
 
-def _pinned_tests(bench: Bench) -> Path | None:
+def _isolated(tree: Path) -> list[str]:
+    """Test ids relative to where pytest runs, so that they name the same test in both trees; and no settings of a
+    folder above the tree, which pytest looks for where upstream has none."""
+    sections = {"pytest.ini": "", ".pytest.ini": "", "pyproject.toml": "[tool.pytest", "setup.cfg": "[tool:pytest"}
+    own = any((tree / file).is_file() and text in (tree / file).read_text("utf-8") for file, text in sections.items())
+    return ["--rootdir", "."] + ([] if own else ["-c", os.devnull])
+
+
+def _pinned_tests(bench: Bench, selection: tuple[str, ...]) -> Path | None:
     """The pinned base's tests in a folder of their own, where the git source has them; None otherwise."""
     project, pinned = bench.project, bench.project.pinned
     if bench.base == pinned:
@@ -194,8 +202,10 @@ def _pinned_tests(bench: Bench) -> Path | None:
     for prefix in project.not_in_archive:
         if (tree / prefix).is_dir():
             shutil.copytree(tree / prefix, folder / prefix)
-    if (tree / "pyproject.toml").exists():
-        shutil.copy(tree / "pyproject.toml", folder / "pyproject.toml")
+    for settings in ("pyproject.toml", *selection):  # a selection may name pytest's settings: -c FILE
+        if (tree / settings).is_file() and not (folder / settings).exists():
+            (folder / settings).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tree / settings, folder / settings)
     return folder
 
 

@@ -192,6 +192,30 @@ def test_a_wait_that_torch_did_not_announce_is_a_librarys() -> None:
     assert recorder.cross_checks == {"profiler": 3}
     assert recorder.pageable_copies == 1
     assert recorder.blocked_ms == {Site("loss.py", 7, "forward"): 0.012, Site("loss.py", 9, "forward"): 0.02}
+    assert recorder.profiled == {Site("loss.py", 7, "forward"): 2, Site("loss.py", 9, "forward"): 1}
+
+
+def test_the_timeline_has_the_block_its_waits_and_the_devices_work() -> None:
+    """Times from the block's start; kernels back to back are one span, and work from before is left out."""
+    recorder = Recorder("cuda")
+    profiling._evaluate(
+        recorder,
+        [
+            span("earlier", 900, 990, host=False),
+            span(profiling._REGION, 1000, 2000),
+            span(label("aten::item", 9), 1100, 1500),
+            span("cudaStreamSynchronize", 1200, 1400),
+            span("one", 1150, 1200, host=False),
+            span("two", 1201, 1390, host=False),
+            span("three", 2050, 2100, host=False),
+        ],
+    )
+    assert recorder.spans == [
+        ("host", 0.0, 1.0, "the block"),
+        ("wait", 0.2, 0.2, "loss.py:9 aten::item"),
+        ("device", 0.15, pytest.approx(0.24), "one"),
+        ("device", 1.05, 0.05, "three"),
+    ]
 
 
 def test_a_hidden_wait_may_be_allowed() -> None:

@@ -59,6 +59,14 @@ def test_a_region_after_warm_up(script: Path) -> None:
     assert [row["waits"] for row in rows] == [4, 2]
 
 
+def test_the_timeline_without_a_gpu_is_the_order_of_the_waits(script: Path) -> None:
+    sites(script, "--region", "step", "--warm-up", "2")
+    timeline = json.loads(script.with_suffix(".json").read_text(encoding="utf-8"))["timeline"]
+    assert timeline["unit"] == "events"
+    assert [span[:2] for span in timeline["spans"]] == [["wait", 0], ["wait", 1], ["wait", 2]]
+    assert timeline["spans"][2][3] == "train.py:11 aten::_to_copy"
+
+
 def test_a_script_that_fails_is_exit_1(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text("import sys\nsys.exit(3)\n", encoding="utf-8")

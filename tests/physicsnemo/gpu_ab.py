@@ -417,7 +417,7 @@ def run(arguments: argparse.Namespace) -> int:
         result: dict[str, Any] = {"model": model, "parameters": bench.parameters, "warm_up_s": bench.warm_up}
         print(f"{model}: {bench.parameters:,} parameters, warm-up {bench.warm_up:.0f} s", flush=True)
         runs = result["runs"] = []
-        for name in ("base", "patched") * 2:
+        for name in ("base", "patched") * arguments.rounds:
             if runs and time.monotonic() - begin > arguments.budget:
                 print(f"  out of time after {len(runs)} runs")
                 break
@@ -465,6 +465,7 @@ def main() -> int:
     verb.add_argument("--samples", type=int, default=20)
     verb.add_argument("--steps", type=int, default=50)
     verb.add_argument("--skip", type=int, default=10)
+    verb.add_argument("--rounds", type=int, default=2, help="timed runs of each loop, in turns")
     verb.add_argument("--precision", default="bfloat16")
     verb.add_argument("--no-compile", dest="compile", action="store_false")
     verb.add_argument("--budget", type=float, default=330.0, help="seconds after which no further timed run starts")

@@ -117,12 +117,10 @@ def sites(recorders: list[Recorder]) -> list[dict[str, Any]]:
         for event in recorder.counted:
             row = rows.setdefault(_key(event), _row(event))
             row["waits"] += event.count
-    blocked: dict[Site, float] = {}
-    for recorder in recorders:
-        for site, milliseconds in recorder.blocked_ms.items():
-            blocked[site] = blocked.get(site, 0.0) + milliseconds
     for row in rows.values():
-        row["blocked_ms"] = round(blocked.get(Site(row["file"], row["line"], row["function"]), 0.0), 3)
+        site = Site(row["file"], row["line"], row["function"])
+        row["blocked_ms"] = round(sum(recorder.blocked_ms.get(site, 0.0) for recorder in recorders), 3)
+        row["profiler"] = sum(recorder.profiled.get(site, 0) for recorder in recorders)
     return sorted(rows.values(), key=lambda row: (-row["blocked_ms"], -row["waits"]))
 
 
@@ -133,6 +131,27 @@ def _key(event: Event) -> tuple[str, int, str, str]:
 def _row(event: Event) -> dict[str, Any]:
     names = ("file", "line", "function", "operator", "kind", "phase", "why", "instead")
     return {name: getattr(event, name) for name in names} | {"waits": 0, "source": event.source}
+
+
+def timeline(recorders: list[Recorder]) -> dict[str, Any]:
+    """The last block: ``spans`` (kind, start, length, name) in ``unit``: ms on a GPU, else the waits in their order."""
+    if not recorders:
+        return {"unit": "events", "spans": []}
+    last = recorders[-1]
+    if last.backend == CUDA:
+        return {"unit": "ms", "spans": last.spans}
+    waits = [event for event in last.counted for _ in range(event.count)]
+    names = [f"{Path(event.file).name}:{event.line} {event.operator}" for event in waits]
+    return {"unit": "events", "spans": [("wait", i, 0.5, name) for i, name in enumerate(names)]}
+
+
+def counters(recorders: list[Recorder]) -> dict[str, int]:
+    """What the other counters saw on a GPU, over all blocks."""
+    sums: dict[str, int] = {}
+    for recorder in recorders:
+        for name, number in recorder.cross_checks.items():
+            sums[name] = sums.get(name, 0) + number
+    return sums
 
 
 def print_report(audit: Audit, backend: str, write: Callable[[str], object] = print) -> None:
@@ -178,7 +197,13 @@ def main(argv: list[str] | None = None) -> int:
         code = run_script(options.script, arguments)
     print_report(audit, backend)
     if options.json:
-        data = {"backend": backend, "blocks": len(audit.recorders), "sites": sites(audit.recorders)}
+        data = {
+            "backend": backend,
+            "blocks": len(audit.recorders),
+            "counters": counters(audit.recorders),
+            "sites": sites(audit.recorders),
+            "timeline": timeline(audit.recorders),
+        }
         options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 0 if code in (None, 0) else 1
 

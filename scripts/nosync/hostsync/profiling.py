@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ SYNC_CALLS = (
     "cuEventSynchronize",
 )
 """Runtime and driver calls in which the host waits."""
+
+_GAP_MS = 0.002  # shorter ones between kernels cannot be seen in a picture of a step
 
 _REGION = "nosync.region"
 _LABEL = "nosync.op "
@@ -88,8 +91,32 @@ def _evaluate(recorder: Recorder, events: Any) -> None:
     recorder.pageable_copies = sum("Memcpy" in event.name and "Pageable" in event.name for event in inside)
     for call, label in calls:
         recorder.add_blocked(label.site, (call.time_range.end - call.time_range.start) / 1000)
+    recorder.spans = _spans(region, calls, events)
     for label, call_name, count in _hidden(recorder, calls):
         recorder.add(_library_wait(label, call_name, count))
+
+
+def _spans(region: Any, calls: list[tuple[Any, _Label]], events: Any) -> list[tuple[str, float, float, str]]:
+    """The block, its waits, and what the device did of it; kernels without a gap between them are one span."""
+    zero = region.time_range.start
+    spans = [("host", 0.0, (region.time_range.end - zero) / 1000, "the block")]
+    for call, label in calls:
+        where = f"{os.path.basename(label.site.file)}:{label.site.line} {label.operator}"
+        spans.append(("wait", *_place(call, zero), where))
+    on_device = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA and e.time_range.start >= zero]
+    work: list[tuple[str, float, float, str]] = []
+    for event in sorted(on_device, key=lambda event: event.time_range.start):
+        start, length = _place(event, zero)
+        if work and start - work[-1][1] - work[-1][2] <= _GAP_MS:
+            _, first, _, name = work.pop()
+            work.append(("device", first, start + length - first, name))
+        else:
+            work.append(("device", start, length, event.name[:60]))
+    return spans + work
+
+
+def _place(event: Any, zero: float) -> tuple[float, float]:
+    return (event.time_range.start - zero) / 1000, (event.time_range.end - event.time_range.start) / 1000
 
 
 def _within(event: Any, region: Any) -> bool:

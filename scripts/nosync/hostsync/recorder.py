@@ -35,6 +35,9 @@ class Recorder:
         launches: Names of the Triton kernels launched in the block (virtual backend).
         pageable_copies: Copies from or to pageable memory (``cuda`` with ``profile=True``).
         blocked_ms: Milliseconds that the host was blocked, by call site (``cuda`` with ``profile=True``).
+        profiled: Synchronize calls that the profiler saw, by call site (``cuda`` with ``profile=True``).
+        spans: The block's timeline (``cuda`` with ``profile=True``): kind (``host``: the block, ``wait``, ``device``),
+            start and length in milliseconds from the block's start, name.
     """
 
     def __init__(self, backend: str, forbid: bool = False) -> None:
@@ -45,6 +48,8 @@ class Recorder:
         self.launches: list[str] = []
         self.pageable_copies = 0
         self.blocked_ms: dict[Site, float] = {}
+        self.profiled: dict[Site, int] = {}
+        self.spans: list[tuple[str, float, float, str]] = []
         self._thread = threading.get_ident()
         self._closed = False
 
@@ -106,8 +111,9 @@ class Recorder:
         self.events.append(event)
 
     def add_blocked(self, site: Site, milliseconds: float) -> None:
-        """Add to the time that the host was blocked at a call site."""
+        """Add one wait to the time that the host was blocked at a call site."""
         self.blocked_ms[site] = self.blocked_ms.get(site, 0.0) + milliseconds
+        self.profiled[site] = self.profiled.get(site, 0) + 1
 
     def check(self, note: str = "") -> None:
         """Raise for what was seen, in a block that forbids.

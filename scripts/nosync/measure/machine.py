@@ -1,0 +1,85 @@
+"""The machine that measured, and whether its GPUs were ours alone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+BUSY_PERCENT = 5
+SETTLE_SECONDS = 15.0  # utilisation is an average over the last second, and a process takes a moment to leave
+
+Query = Callable[[str, str], list[list[str]]]
+
+
+class BusyGpu(RuntimeError):
+    """Something else runs on the device."""
+
+
+def describe() -> dict[str, Any]:
+    """Host, processors, memory, GPUs and their driver; nothing that names the host itself."""
+    gpus = query("--query-gpu", "name,driver_version,memory.total")
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processors": os.cpu_count(),
+        "processor": _processor(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "python": platform.python_version(),
+        "gpus": [row[0] for row in gpus],
+        "driver": gpus[0][1] if gpus else "",
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
+
+
+def short_name(description: dict[str, Any]) -> str:
+    """``h200`` or ``h200-x2``, for file names; ``cpu`` without a GPU."""
+    names = description["gpus"]
+    if not names:
+        return "cpu"
+    word = names[0].removeprefix("NVIDIA").strip().split()[0].lower()
+    return word if len(names) == 1 else f"{word}-x{len(names)}"
+
+
+def query(what: str, columns: str) -> list[list[str]]:
+    """Rows of ``nvidia-smi``; none where there is no such program or no GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    argv = ["nvidia-smi", f"{what}={columns}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        return []
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def busy(ask: Query = query) -> str:
+    """What runs on the GPUs now, in words; empty if nothing does. Call it when no process of ours is on them."""
+    apps = ask("--query-compute-apps", "pid,used_memory")
+    loads = [row[0] for row in ask("--query-gpu", "utilization.gpu") if row[0].isdigit()]
+    said = [f"{len(apps)} other process{'es' if len(apps) > 1 else ''} on the GPU"] if apps else []
+    said += [f"GPU {index} at {load} %" for index, load in enumerate(loads) if int(load) > BUSY_PERCENT]
+    return ", ".join(said)
+
+
+def wait_until_idle(seconds: float = SETTLE_SECONDS, ask: Query = query) -> None:
+    """Return once the GPUs are idle.
+
+    Raises:
+        BusyGpu: they are not, after ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    while said := busy(ask):
+        if time.monotonic() >= end:
+            raise BusyGpu(said)
+        time.sleep(min(0.5, seconds))

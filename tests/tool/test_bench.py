@@ -1,0 +1,128 @@
+"""The verbs bench and bench-report on a synthetic upstream: from patches to the README's table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from synthetic import World, write
+
+from nosync.bench import Asked, bench
+from nosync.benchreport import bench_report
+from nosync.errors import NosyncError
+from nosync.layout import Layout
+
+SCRIPT = """
+import sys
+from nosync.measure import writing
+
+options = writing.parser("lines of the tree's core").parse_args()
+text = (options.tree / "demo" / "core.py").read_text()
+with writing.Lines(options.out) as lines:
+    lines.count("twenty", text.count("twenty"))
+    lines.count("ten", text.count("line ten"))
+"""
+SUITE = """
+prefix = "demo"
+
+[[workload]]
+name = "whole"
+kind = "count"
+gpus = 0
+script = "lines.py"
+
+[[workload]]
+name = "alpha-alone"
+kind = "count"
+gpus = 0
+script = "lines.py"
+arms = ["base", "alpha"]
+"""
+README = "before\n<!-- table: results -->\nby hand\n<!-- end -->\nafter\n"
+CLAIMS = """
+[[claim]]
+project = "demo"
+claim = "fewer lines"
+figure = "demo.twenty"
+readme = "lines"
+
+[[claim]]
+project = "demo"
+claim = "faster"
+reason = "no such machine"
+"""
+
+
+@pytest.fixture
+def layout(applied: World, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.delenv("NOSYNC_PYTHON", raising=False)
+    scripts = Path(__file__).resolve().parents[2] / "scripts"
+    monkeypatch.setenv("PYTHONPATH", str(scripts))
+    write(applied.root, {"tests/demo/bench/bench.toml": SUITE, "tests/demo/bench/lines.py": SCRIPT})
+    write(applied.root, {"README.md": README, "results/claims.toml": CLAIMS, "docs/.keep": ""})
+    return Layout(applied.root)
+
+
+def test_both_trees_and_the_one_that_ends_with_a_series(layout: Layout) -> None:
+    """An arm may be a series: its tree has what lies on it left out."""
+    report = bench(layout, "demo", "pinned", Asked(smoke=True))
+    (file,) = (layout.results / "bench" / "demo").glob("*.json")
+    body = json.loads(file.read_text())
+    assert [workload["state"] for workload in body["workloads"]] == ["measured", "measured"]
+    assert set(body["trees"]) == {"base", "patched", "alpha"}
+    assert len(set(body["trees"].values())) == 3
+    assert set(body["measured"]) == {"alpha@1.0", "beta@1.0"}
+    assert report.code == 0
+    made = layout.build / "bench" / "demo@1.0+alpha"
+    assert (made / "src" / "demo" / "core.py").is_file()
+
+
+def test_trees_that_were_carried_here(layout: Layout, tmp_path: Path) -> None:
+    """As folders, without git; what was not carried is a row with its reason."""
+    for kind in ("base", "patched"):
+        shutil.copytree(layout.tree(kind, "demo", "1.0"), tmp_path / kind, ignore=shutil.ignore_patterns(".git"))
+    asked = Asked(smoke=True, base_tree=tmp_path / "base", patched_tree=tmp_path / "patched", out=tmp_path / "out")
+    report = bench(layout, "demo", "pinned", asked)
+    (file,) = (tmp_path / "out").glob("*.json")
+    assert all(what.startswith("files ") for what in json.loads(file.read_text())["trees"].values())
+    assert [row["what"] for row in report.rows if row.get("state")] == ["needs the tree alpha, which was not given"]
+    with pytest.raises(NosyncError, match="only one of"):
+        bench(layout, "demo", "pinned", Asked(base_tree=tmp_path / "base"))
+
+
+def test_a_project_without_a_suite_says_so(layout: Layout) -> None:
+    (layout.root / "tests/demo/bench/bench.toml").unlink()
+    with pytest.raises(NosyncError, match=r"bench\.toml"):
+        bench(layout, "demo", "pinned", Asked())
+
+
+def test_the_report_fills_the_page_and_the_readme(layout: Layout) -> None:
+    """From a committed result; with dry it only says that they would change."""
+    bench(layout, "demo", "pinned", Asked(only=("whole",)))
+    (file,) = (layout.results / "bench" / "demo").glob("*.json")
+    target = layout.root / "results" / "demo" / file.name
+    target.parent.mkdir(parents=True)
+    shutil.copy(file, target)
+    assert bench_report(layout, dry=True).code == 1
+    assert (layout.root / "README.md").read_text() == README
+    assert bench_report(layout).code == 0
+    body = json.loads(file.read_text())
+    row = f"| fewer lines | {body['figures']['demo.twenty.base']} | {body['figures']['demo.twenty.patched']} |"
+    page = (layout.root / "docs" / "results.md").read_text()
+    assert row in page
+    assert "| faster | - | - | - | no such machine |" in page
+    readme = (layout.root / "README.md").read_text()
+    assert "by hand" not in readme
+    assert readme.startswith("before\n<!-- table: results -->\n| what |")
+    assert bench_report(layout, dry=True).code == 0
+
+
+def test_a_dry_run_is_no_result(layout: Layout) -> None:
+    bench(layout, "demo", "pinned", Asked(smoke=True, only=("whole",)))
+    (file,) = (layout.results / "bench" / "demo").glob("*.json")
+    target = layout.root / "results" / "demo" / file.name
+    target.parent.mkdir(parents=True)
+    shutil.copy(file, target)
+    assert [row["said"] for row in bench_report(layout).rows] == ["not measured yet", "no such machine"]

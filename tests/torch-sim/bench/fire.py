@@ -1,0 +1,74 @@
+"""The FIRE table: host syncs or milliseconds of a step by flavour and cell filter, one tree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import gpu_counts
+import torch
+import torch_sim
+from bench_common import gpu, tell_memory, tell_setting, wall_ms
+from torchsim_batches import start
+
+from nosync.hostsync import host_syncs, use_backend
+from nosync.measure import writing
+
+NAMES = {"vv_fire": "vv", "ase_fire": "ase", None: "none", "unit": "unit", "frechet": "frechet"}
+SAMPLES = 6
+
+
+def cases() -> Iterator[tuple[str, str, str | None]]:
+    """(name, flavour, filter)."""
+    for flavor in gpu_counts.FLAVORS:
+        for cell_filter in gpu_counts.FILTERS:
+            yield f"{NAMES[flavor]}_{NAMES[cell_filter]}", flavor, cell_filter
+
+
+def steps(state: Any, model: Any, flavor: str, number: int) -> Any:
+    """Run FIRE."""
+    for _ in range(number):
+        state = torch_sim.fire_step(state, model, fire_flavor=flavor)
+    return state
+
+
+def count(lines: writing.Lines, smoke: bool) -> None:
+    """Waits of the sixth step; without a GPU by the detector, on a small batch."""
+    systems, atoms = (3, 4) if smoke or not gpu() else (100, 32)
+    with use_backend() as device:
+        batch = gpu_counts._equal_systems(systems, atoms).to(device)
+        for name, flavor, cell_filter in cases():
+            state, model = start(torch_sim, batch, flavor, cell_filter)
+            state = steps(state, model, flavor, 5)
+            with host_syncs() as syncs:
+                steps(state, model, flavor, 1)
+            lines.count(f"fire.{name}", syncs.count)
+
+
+def time(lines: writing.Lines, smoke: bool) -> None:
+    """Milliseconds of a step, in blocks. Every sample starts anew: all see the same steps."""
+    systems, atoms = (3, 4) if smoke else (100, 32)
+    batch = gpu_counts._equal_systems(systems, atoms).to(torch.device("cuda" if gpu() else "cpu"))
+    for name, flavor, cell_filter in cases():
+        block, samples = (5, 3) if cell_filter == "frechet" else (50, SAMPLES)
+        for _ in range(samples):
+            state, model = start(torch_sim, batch, flavor, cell_filter)
+            state = steps(state, model, flavor, 2)
+            run = wall_ms(
+                lambda state=state, model=model, flavor=flavor, block=block: steps(state, model, flavor, block)
+            )
+            lines.time(f"fire_ms.{name}", run / block)
+
+
+def main() -> int:
+    options = writing.parser(__doc__.splitlines()[0]).parse_args()
+    with writing.Lines(options.out) as lines:
+        tell_setting(lines, "torch_sim")
+        {"count": count, "time": time}[options.mode](lines, options.smoke)
+        tell_memory(lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
