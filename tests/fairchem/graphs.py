@@ -150,9 +150,8 @@ class Options:
 
 
 def build(code: GraphCode, batch: Any, options: Options, partition: torch.Tensor | None = None) -> Graph:
-    """The graph of a batch, as the UMA model asks for it (its pbc argument is a host tensor of ones)."""
-    everywhere = None if options.version == 1 else torch.ones(len(batch.natoms), 3, dtype=torch.bool)
-    pbc = batch.pbc if options.version == 3 else everywhere
+    """The graph of a batch, as the UMA model asks for it: version 2 with a host tensor of ones for pbc."""
+    pbc = torch.ones(len(batch.natoms), 3, dtype=torch.bool) if options.version == 2 else batch.pbc
     return code.compute.generate_graph(
         batch, options.cutoff, options.max_neighbors, options.strictly, options.version, pbc, partition
     )
