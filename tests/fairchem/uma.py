@@ -70,6 +70,10 @@ class LightCopy(PackageCopy):
         super().__init__(path, "fairchem.core")
         self._modules = light_modules(self.path)
 
+    def forget(self, name: str) -> None:
+        """Let a module be the tree's own in place of its stand-in."""
+        del self._modules[name]
+
 
 def light_modules(source_root: Path, *more: str) -> dict[str, ModuleType]:
     """Stand-ins for ``sys.modules``: the packages of `HOLLOW` (and ``more``) without their code, and `UNUSED`."""
