@@ -70,10 +70,9 @@ def test_against_scipy(generator: torch.Generator, kind: str) -> None:
     assert (error <= 100 * EPS * condition(log)).all()
 
 
-@pytest.mark.fails_on_base
 @pytest.mark.parametrize("kind", ["random", "symmetric", "repeated"])
 def test_against_mpmath(generator: torch.Generator, kind: str) -> None:
-    """In units of the last place of the result times its condition; near the identity the base keeps few digits."""
+    """In units of the last place of the result times its condition."""
     matrices = torch.matrix_exp(logs(generator, 12, kind))
     found = tsm.matrix_log_33(matrices)
     for matrix, ours in zip(matrices, found, strict=True):
@@ -82,6 +81,16 @@ def test_against_mpmath(generator: torch.Generator, kind: str) -> None:
         deviation = torch.linalg.matrix_norm(matrix - torch.eye(3, dtype=torch.float64)).item()
         relative_condition = condition(ours[None]).item() / torch.linalg.matrix_norm(matrix).item() * deviation / size
         assert error <= 16 * EPS * size * max(1.0, relative_condition), (error / size, relative_condition)
+
+
+@pytest.mark.fails_on_base
+def test_small_deformations_keep_their_digits(generator: torch.Generator) -> None:
+    """The base divides by differences of eigenvalues, and keeps four digits of a deformation of 1e-12."""
+    deviation = 1e-12 * torch.randn(100, 3, 3, generator=generator, dtype=torch.float64)
+    matrices = torch.eye(3, dtype=torch.float64) + deviation
+    deviation = matrices - torch.eye(3, dtype=torch.float64)
+    found = tsm.matrix_log_33(matrices)
+    assert (found - deviation + deviation @ deviation / 2).abs().max() <= 8 * EPS * deviation.abs().max()
 
 
 @pytest.mark.parametrize(("distance", "digits"), [(0.5, 13), (0.1, 12), (1e-2, 10), (1e-3, 8), (1e-4, 6)])
@@ -114,8 +123,12 @@ def test_gradients_where_eigenvalues_coincide() -> None:
     defective = identity + torch.diag(torch.tensor([0.5, 0.5], dtype=torch.float64), 1)
     for matrix in (identity, defective, torch.diag(torch.tensor([2.0, 2.0, 0.5], dtype=torch.float64))):
         matrix.requires_grad_()
-        assert torch.autograd.gradcheck(tsm.matrix_log_33, matrix)
-        assert torch.autograd.gradgradcheck(tsm.matrix_log_33, matrix)
+        for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+            try:
+                right = check(tsm.matrix_log_33, matrix, raise_exception=False)
+            except RuntimeError:  # an eigenvector without a derivative
+                right = False
+            assert right
 
 
 @pytest.mark.fails_on_base
