@@ -157,10 +157,16 @@ def build(code: GraphCode, batch: Any, options: Options, partition: torch.Tensor
     )
 
 
+HOST_COUNTS = "edges_per_system"
+
+
 def differing(old: Graph, new: Graph) -> list[str]:
-    """The parts of two graphs whose bits differ."""
-    assert old.keys() == new.keys()
-    return [name for name in old if not _same(old[name].detach(), new[name].detach())]
+    """The parts of two graphs whose bits differ; and the counts on the host, which the base lacks, if they are not
+    those on the device."""
+    assert old.keys() <= new.keys()
+    names = [name for name in old if name != HOST_COUNTS and not _same(old[name].detach(), new[name].detach())]
+    counts = new.get(HOST_COUNTS)
+    return names + [HOST_COUNTS] * (counts is not None and counts != new["neighbors"].tolist())
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

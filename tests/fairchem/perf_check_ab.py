@@ -174,11 +174,13 @@ def measure(jobs: list[Job], options: argparse.Namespace, deadline: float) -> No
     """First steps, rounds until the time is up, counted steps."""
     for job in jobs:
         job.first_steps(options.first)
+        print(f"{time.monotonic():.0f} s: {job.name}: first steps done", file=sys.stderr, flush=True)
     for number in range(options.rounds):
         if number and time.monotonic() > deadline:
             break
         for job in jobs if number % 2 == 0 else jobs[::-1]:
-            job.timed_steps(options.steps)
+            ms = job.timed_steps(options.steps)
+            print(f"{time.monotonic():.0f} s: {job.name}: {ms:.2f} ms/step", file=sys.stderr, flush=True)
     for job in jobs:
         job.counted_steps(options.counted)
 

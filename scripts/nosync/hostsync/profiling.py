@@ -6,6 +6,7 @@ Synchronize calls beyond those that torch announced were made by libraries below
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import os
@@ -80,13 +81,14 @@ def profiling(recorder: Recorder) -> Iterator[None]:
 
 
 def _evaluate(recorder: Recorder, events: Any) -> None:
-    on_host = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
-    region = next((event for event in on_host if event.name == _REGION), None)
+    on_cpu = torch.autograd.DeviceType.CPU
+    region = next((event for event in events if event.name == _REGION and event.device_type == on_cpu), None)
     if region is None:
         return
     inside = sorted((e for e in events if _within(e, region)), key=lambda e: e.time_range.start)
-    labels = [event for event in inside if event.name.startswith(_LABEL) and event in on_host]
-    calls = [(event, _around(labels, event)) for event in inside if event.name.startswith(SYNC_CALLS)]
+    labels = [event for event in inside if event.name.startswith(_LABEL) and event.device_type == on_cpu]
+    starts = [label.time_range.start for label in labels]
+    calls = [(event, _around(labels, starts, event)) for event in inside if event.name.startswith(SYNC_CALLS)]
     recorder.cross_checks["profiler"] = sum(label.allowed is None for _, label in calls)
     recorder.pageable_copies = sum("Memcpy" in event.name and "Pageable" in event.name for event in inside)
     for call, label in calls:
@@ -123,12 +125,14 @@ def _within(event: Any, region: Any) -> bool:
     return region.time_range.start <= event.time_range.start <= region.time_range.end
 
 
-def _around(labels: list[Any], call: Any) -> _Label:
-    """The innermost label around a call."""
-    around = [label for label in labels if _within(call, label)]
-    if not around:
+def _around(labels: list[Any], starts: list[float], call: Any) -> _Label:
+    """The innermost of the labels, which are sorted by their starts, around a call."""
+    at = call.time_range.start
+    before = labels[: bisect.bisect_right(starts, at)]
+    label = next((label for label in reversed(before) if at <= label.time_range.end), None)
+    if label is None:
         return _Label("", UNKNOWN, None)
-    operator, *site, allowed = json.loads(around[-1].name[len(_LABEL) :])
+    operator, *site, allowed = json.loads(label.name[len(_LABEL) :])
     return _Label(operator, Site(*site), allowed)
 
 
