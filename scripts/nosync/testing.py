@@ -124,6 +124,9 @@ def _own_tests(bench: Bench, report: Report, built: Built) -> None:
             )
             return
         folders, said = {"patched": borrowed, "base": borrowed}, f"the tests of {bench.project.pinned.id}, from git; "
+    selection, gone = _split_present(selection, folders["patched"] / own.folder)
+    if gone:
+        report.note(f"{bench.project.name} {bench.base.id}, {what}: not in this base: {', '.join(gone)}")
     run = _run_own(bench, selection, folders["patched"], "patched")
     verdict = _judge(bench, run, folders["base"])
     for line in run.skip_reasons() + verdict.lines:
@@ -174,6 +177,12 @@ def _run_own(bench: Bench, selection: tuple[str, ...], folder: Path, kind: str, 
     progress(f"{bench.project.name} {bench.base.id}: own tests on the {kind} tree")
     arguments = ["-q", "--tb=short", *_isolated(folder), *drop, *selection]
     return run_pytest(bench.python, arguments, folder / own.folder, environment, own.minutes, quiet=True)
+
+
+def _split_present(selection: tuple[str, ...], folder: Path) -> tuple[tuple[str, ...], list[str]]:
+    """The selection less the test files that this base does not have, and those."""
+    gone = [word for word in selection if word.endswith(".py") and not (folder / word).exists()]
+    return tuple(word for word in selection if word not in gone), gone
 
 
 def _isolated(tree: Path) -> list[str]:

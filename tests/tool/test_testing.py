@@ -25,7 +25,7 @@ def test_old():
 FILES: Files = {"src/demo/__init__.py": "def ten():\n    return 10\n", "tests/test_ten.py": TESTS}
 GOOD = "def ten():\n    return 5 + 5\n"
 WRONG = "def ten():\n    return 'ten'\n"
-SELECTION = '[demo.own_tests]\ncpu = ["tests/test_ten.py"]\n'
+SELECTION = '[demo.own_tests]\ncpu = ["tests/test_ten.py", "tests/test_of_another_base.py"]\n'
 
 
 @pytest.fixture
@@ -64,7 +64,9 @@ def test_a_failure_that_the_base_has_is_not_ours(make: SimpleNamespace) -> None:
     row, result = own_tests(make.world(GOOD))
     assert row["result"] == "1 failed, 1 passed"
     assert row["detail"] == "0 regressions, 1 pre-existing failures"
-    assert "pre-existing: tests/test_ten.py::test_old" in " ".join(result.json["notes"])
+    notes = " ".join(result.json["notes"])
+    assert "pre-existing: tests/test_ten.py::test_old" in notes
+    assert "not in this base: tests/test_of_another_base.py" in notes
 
 
 def test_a_failure_that_the_base_has_not_is_a_regression(make: SimpleNamespace) -> None:
