@@ -99,7 +99,7 @@ def _assert_near_base(
     for copy, inputs in runs:
         placed = inputs if device is None else inputs.to(device)
         found.append(value(run(copy, placed, flavor, cell_filter, n_steps, before_step=before_step)))
-    assert_within_own_spread(*found)
+    assert_within_own_spread(*found, batch.system_idx)
 
 
 def _compare(
@@ -117,7 +117,7 @@ def _compare(
         assert_equal(patched, base)
     else:
         nudged = run(copies[0], batch.nudged(generator), flavor, cell_filter, n_steps, **kwargs)
-        assert_within_own_spread(patched, base, nudged)
+        assert_within_own_spread(patched, base, nudged, batch.system_idx)
 
 
 @pytest.mark.parametrize("cell_filter", [None, "unit"])
@@ -147,7 +147,7 @@ def test_swap_by_concatenation(
     if cell_filter is None:
         assert_equal(patched, base)
     else:
-        assert_within_own_spread(patched, base, steps(both_trees[0], batch.nudged(generator)))
+        assert_within_own_spread(patched, base, steps(both_trees[0], batch.nudged(generator)), batch.system_idx)
 
 
 def _first_step(state: Any) -> None:

@@ -64,17 +64,34 @@ def assert_equal(found: Trajectory, expected: Trajectory) -> None:
             torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0, equal_nan=True, msg=_where(name, step))
 
 
-def assert_within_own_spread(found: Trajectory, base: Trajectory, nudged: Trajectory) -> None:
-    """As near to the base as the module's docstring says; integers equal, and not finite where the base is not."""
+def assert_within_own_spread(found: Trajectory, base: Trajectory, nudged: Trajectory, system_idx: torch.Tensor) -> None:
+    """As near to the base as the module's docstring says, and not finite where the base is not.
+
+    FIRE restarts a system when its power is not positive. Next to 0 the sign is a matter of rounding, in float32 once
+    in some thousand systems and steps; such a system then goes another way and is compared no further. In float64
+    none may, in float32 one and a twentieth of all.
+
+    Args:
+        found: Of the patched tree.
+        base: Of the base.
+        nudged: Of the base, from inputs that are moved by one unit in the last place.
+        system_idx: The system of each atom, (n_atoms,).
+    """
     spread = dict.fromkeys(base[0], 0.0)
+    dtype, n_systems = base[0]["positions"].dtype, len(base[0]["n_pos"])
+    may_stray = n_systems // 20 + 1 if dtype == torch.float32 else 0
+    here, there = (torch.ones(n_systems, dtype=torch.bool) for _ in range(2))
     for step, (ours, theirs, moved) in enumerate(zip(found, base, nudged, strict=True)):
-        assert ours["n_pos"].tolist() == theirs["n_pos"].tolist(), _where("n_pos", step)("")
+        here &= ours["n_pos"] == theirs["n_pos"]
+        there &= moved["n_pos"] == theirs["n_pos"]
+        assert (~here).sum() <= may_stray, _where("n_pos", step)(f"systems {(~here).nonzero().flatten().tolist()}")
         for name in ours:
             assert ours[name].dtype == theirs[name].dtype
-            spread[name] = max(spread[name], _distance(moved[name], theirs[name]))
-            last_place = torch.finfo(theirs["positions"].dtype).eps * _size(theirs[name])
+            near, far = (mask[system_idx] if len(ours[name]) == len(system_idx) else mask for mask in (here, there))
+            spread[name] = max(spread[name], _distance(moved[name][far], theirs[name][far]))
+            last_place = torch.finfo(dtype).eps * _size(theirs[name])
             bound = ROUNDINGS * (step + 1) * max(spread[name], last_place)
-            distance = _distance(ours[name], theirs[name])
+            distance = _distance(ours[name][near], theirs[name][near])
             assert distance <= bound, f"{name} after step {step}: {distance:.3g} apart, bound {bound:.3g}"
 
 
