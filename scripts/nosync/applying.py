@@ -22,11 +22,13 @@ AM = (
     "--committer-date-is-author-date", "--no-gpg-sign", "--whitespace=nowarn", "--no-ignore-whitespace",
 )  # fmt: skip
 STOPPING = ("conflict", "target-gone")
+OTHER_FORM = "the release has another form of "
 
 
 @dataclass(frozen=True)
 class Item:
-    """One patch on its way onto a tree: the text to apply, what was left out of it, the id of the whole file."""
+    """One patch on its way onto a tree: the text to apply, what was left out of it, the id of the whole file, and
+    files that the source is known to have in another form."""
 
     series: str
     file: Path
@@ -34,13 +36,18 @@ class Item:
     left_out: list[str]
     inherited: bool
     blob: str
+    differs: tuple[str, ...] = ()
 
     def state(self, word: str, commit: str = "", detail: str = "") -> PatchState:
         return PatchState(self.series, self.file.name, word, commit, detail, self.left_out, self.blob)
 
 
-def items(cells: Iterable[Cell], absent: tuple[str, ...]) -> list[Item]:
+def items(cells: Iterable[Cell], absent: tuple[str, ...], differs: tuple[str, ...] = ()) -> list[Item]:
     """The patches of all cells in order, less their diffs of paths that the source lacks by nature.
+
+    Args:
+        absent: Prefixes of those paths.
+        differs: Files that the source is known to have in another form than the base's commit.
 
     Raises:
         NosyncError: a patch reaches outside the tree, into a git folder or at a submodule.
@@ -55,7 +62,7 @@ def items(cells: Iterable[Cell], absent: tuple[str, ...]) -> list[Item]:
                     f"{patch.file}: {'; '.join(problems)}", "not a patch of upstream's files", "make check"
                 )
             text, left_out = whole.without(absent)
-            found.append(Item(cell.series.name, patch.file, text, left_out, cell.inherited, blob_id(data)))
+            found.append(Item(cell.series.name, patch.file, text, left_out, cell.inherited, blob_id(data), differs))
     return found
 
 
@@ -97,6 +104,8 @@ def _compare(item: Item, commit: str, blobs: dict[str, tuple[str, str]]) -> Patc
     if not item.text.diffs:
         return item.state("empty", commit, "every file of it is absent from this source")
     drifted = [path for path, pair in named.items() if blobs.get(path) != pair]
+    if drifted and set(drifted) <= set(item.differs):
+        return item.state("applied", commit, OTHER_FORM + ", ".join(drifted))
     if drifted:
         return item.state("drifted", commit, "other blobs than the patch names: " + ", ".join(drifted))
     if not item.left_out:

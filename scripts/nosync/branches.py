@@ -119,7 +119,9 @@ def make(layout: Layout, source: Source, cells: list[Cell], name: str, rules: Ru
     _commit_root(repo, source)
     root = trees.head(repo)
     states = applying.apply_all(
-        repo, applying.items(cells, source.absent), scratch.fresh(layout, f"mail-branch-{source.project.name}")
+        repo,
+        applying.items(cells, source.absent, source.differs),
+        scratch.fresh(layout, f"mail-branch-{source.project.name}"),
     )
     if bad := [state for state in states if state.word not in ("unmodified", "applied", "empty", "drifted")]:
         below = ", ".join(each.series.name for each in cells)

@@ -124,7 +124,7 @@ def make_patched(
     made = Repo.create(trees.scratch_for(layout, kind, project, base))
     trees.start_from(made, Repo(layout.tree("base", project.name, base.id)))
     _fetch_merge_bases(layout, made, project, todo)
-    items = applying.items(todo, source.absent)
+    items = applying.items(todo, source.absent, source.differs)
     states = applying.apply_all(made, items, scratch.fresh(layout, f"mail-{kind}-{project.name}"))
     stored = trees.store_patches(made, [item.file for item in items if item.left_out])
     made.git("update-ref", "--stdin", data=f"update {trees.APPLIED} HEAD\nupdate {trees.PATCHES} {stored}\n".encode())

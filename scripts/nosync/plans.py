@@ -46,7 +46,7 @@ class Plan:
         return [
             (replace(item, inherited=True), each.written_for.id if each.written_for else "")
             for each in self.moved
-            for item in applying.items([each], self.source.absent)
+            for item in applying.items([each], self.source.absent, self.source.differs)
         ]
 
 

@@ -25,13 +25,14 @@ class Base:
     """One upstream version that patches are written for.
 
     ``commit`` is the full upstream commit, or empty when it is not known; ``archive`` is None for a version that
-    is in no release.
+    is in no release. ``archive_differs`` are the files that the release does not have as the commit has them.
     """
 
     id: str
     commit: str
     archive: Archive | None
     pinned: bool
+    archive_differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ _KNOWN = {"url", "licence", "import", "source_root", "paths", "not_in_archive", 
 
 def _base(entry: dict[str, Any]) -> Base:
     archive = Archive(**entry["archive"]) if "archive" in entry else None
-    return Base(entry["id"], entry.get("commit", ""), archive, bool(entry.get("pinned", False)))
+    differs = tuple(entry.get("archive_differs", ()))
+    return Base(entry["id"], entry.get("commit", ""), archive, bool(entry.get("pinned", False)), differs)
 
 
 def _own_tests(body: dict[str, Any]) -> OwnTests:

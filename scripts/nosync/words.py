@@ -17,7 +17,9 @@ def summary(states: list[PatchState], expected: int) -> tuple[str, str]:
     if len(states) < expected:
         return "not applied", "a patch below does not fit"
     left_out = sorted({path for state in states for path in state.left_out})
-    return "applied", f"not in the source: {', '.join(left_out)}" if left_out else ""
+    said = [f"not in the source: {', '.join(left_out)}"] if left_out else []
+    said += sorted({state.detail for state in states if state.word == "applied" and not state.left_out} - {""})
+    return "applied", "; ".join(said)
 
 
 def acceptable(word: str, inherited: bool) -> bool:

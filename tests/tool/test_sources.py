@@ -435,6 +435,16 @@ def test_a_release_whose_files_are_not_the_commits_is_reported_as_drift(offline:
     row = result.row(series="alpha")
     assert row["state"] == "drifted" and "src/demo/core.py" in row["detail"]
     assert len(offline.log()) == 4
+    # where projects.toml says so of that file it is expected, applied and still said; of another file it is not
+    projects = offline.root / "upstream/projects.toml"
+    for differs, code, state in (("core", 0, "applied"), ("loss", 1, "drifted")):
+        offline.save()
+        text = projects.read_text(encoding="utf-8").replace(
+            'id = "1.0"\n', f'id = "1.0"\narchive_differs = ["src/demo/{differs}.py"]\n'
+        )
+        projects.write_text(text, encoding="utf-8")
+        row = offline.apply("--force", code=code).row(series="alpha")
+        assert row["state"] == state and "src/demo/core.py" in row["detail"]
 
 
 def test_download_is_safe_to_call_twice(offline: World) -> None:

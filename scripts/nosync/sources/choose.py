@@ -32,12 +32,18 @@ class Source:
         return self.project.not_in_archive if self.kind == "archive" else ()
 
     @property
+    def differs(self) -> tuple[str, ...]:
+        """Files that this source is known to have in another form than the commit."""
+        return self.base.archive_differs if self.kind == "archive" else ()
+
+    @property
     def identity(self) -> str:
         """Names the files it gives: the same identity, the same files."""
         if self.kind == "git":
             return f"git {self.base.commit} {' '.join(self.project.paths)}"
         assert self.base.archive is not None
-        return f"archive {self.base.archive.sha256} without {' '.join(self.absent)}"
+        other = f", other {' '.join(self.differs)}" if self.differs else ""
+        return f"archive {self.base.archive.sha256} without {' '.join(self.absent)}{other}"
 
     def fill(self, layout: Layout, repo: Repo) -> None:
         """Put the base's files into the index and the folder of a fresh repository."""
