@@ -126,7 +126,7 @@ def make_patched(
     _fetch_merge_bases(layout, made, project, todo)
     items = applying.items(todo, source.absent, source.differs)
     states = applying.apply_all(made, items, scratch.fresh(layout, f"mail-{kind}-{project.name}"))
-    stored = trees.store_patches(made, [item.file for item in items if item.left_out])
+    stored = trees.store_patches(made, [item.file for item in items if item.left_out or item.differs])
     made.git("update-ref", "--stdin", data=f"update {trees.APPLIED} HEAD\nupdate {trees.PATCHES} {stored}\n".encode())
     return made, states
 

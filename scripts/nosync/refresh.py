@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nosync import building, lock, mailbox, ownership, patchfolder, scratch, trees
+from nosync.applying import OTHER_FORM
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
@@ -191,6 +192,7 @@ def _export(staging: Path, tree: Repo, base: Base, todo: list[Cell], owners: lis
         files = mailbox.write(tree, f"{mine[0].id}^", mine[-1].id, staging / cell.series.name) if mine else []
         for commit, file in zip(mine, files, strict=True):
             _restore_left_out(file, commit, tree)
+            _restore_other_form(file, commit, tree)
         exported.append(replace(cell, written_for=base, patches=tuple(Patch(file) for file in files)))
     return exported
 
@@ -199,6 +201,13 @@ def _restore_left_out(file: Path, commit: Commit, tree: Repo) -> None:
     """Give back to a patch the diffs of paths that the source lacks by nature; the tree never saw them."""
     if commit.origin and commit.origin.left_out:
         mailbox.restore(file, parse(tree.raw("cat-file", "blob", commit.origin.blob)), commit.origin.left_out)
+
+
+def _restore_other_form(file: Path, commit: Commit, tree: Repo) -> None:
+    """An untouched commit on the release's form of a file keeps its patch, which names the form of the base."""
+    origin = commit.origin
+    if origin and origin.commit == commit.id and origin.detail.startswith(OTHER_FORM):
+        file.write_bytes(tree.raw("cat-file", "blob", origin.blob))
 
 
 def _round_trip(layout: Layout, source: Source, tree: Repo, staged: list[Cell]) -> tuple[Repo, list[PatchState]]:

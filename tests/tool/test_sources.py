@@ -445,6 +445,11 @@ def test_a_release_whose_files_are_not_the_commits_is_reported_as_drift(offline:
         projects.write_text(text, encoding="utf-8")
         row = offline.apply("--force", code=code).row(series="alpha")
         assert row["state"] == state and "src/demo/core.py" in row["detail"]
+        if state == "applied":
+            before = offline.patch_files()
+            assert offline.refresh("--dry").json["rows"] == []
+            offline.refresh()
+            assert offline.patch_files() == before
 
 
 def test_download_is_safe_to_call_twice(offline: World) -> None:

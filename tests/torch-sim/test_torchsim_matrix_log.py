@@ -113,7 +113,8 @@ def test_no_logarithm_is_nan_in_its_place_only(generator: torch.Generator, eigen
     other = torch.matrix_exp(torch.randn(3, 3, generator=generator, dtype=torch.float64) * 0.3)
     for matrix in (diagonal, basis @ diagonal @ basis.mT):
         found = tsm.matrix_log_33(torch.stack((other, matrix, other)))
-        assert found[1].isnan().any()
+        # in another basis a rounding error may make 0 a small number, which has a logarithm
+        assert found[1].isnan().any() or torch.allclose(torch.matrix_exp(found[1]), matrix, rtol=0, atol=1e-12)
         torch.testing.assert_close(torch.matrix_exp(found[[0, 2]]), torch.stack((other, other)))
 
 
