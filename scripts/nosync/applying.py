@@ -6,6 +6,7 @@ Only when that fails are the patches taken one at a time, to name the first that
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
 from nosync.patchfile import ZERO, FileDiff, PatchText, blob_id, parse, unsafe
 from nosync.series import Cell
+from nosync.sources import Source
 from nosync.trees import IDENTITY, PatchState, commits, head
 
 AM = (
@@ -22,13 +24,12 @@ AM = (
     "--committer-date-is-author-date", "--no-gpg-sign", "--whitespace=nowarn", "--no-ignore-whitespace",
 )  # fmt: skip
 STOPPING = ("conflict", "target-gone")
-OTHER_FORM = "the release has another form of "
 
 
 @dataclass(frozen=True)
 class Item:
-    """One patch on its way onto a tree: the text to apply, what was left out of it, the id of the whole file, and
-    files that the source is known to have in another form."""
+    """One patch on its way onto a tree: the text to apply, what was left out of it, the id of the whole file, and its
+    paths that the source is known to have in another form."""
 
     series: str
     file: Path
@@ -36,18 +37,14 @@ class Item:
     left_out: list[str]
     inherited: bool
     blob: str
-    differs: tuple[str, ...] = ()
+    other_form: list[str]
 
     def state(self, word: str, commit: str = "", detail: str = "") -> PatchState:
-        return PatchState(self.series, self.file.name, word, commit, detail, self.left_out, self.blob)
+        return PatchState(self.series, self.file.name, word, commit, detail, self.left_out, self.blob, self.other_form)
 
 
-def items(cells: Iterable[Cell], absent: tuple[str, ...], differs: tuple[str, ...] = ()) -> list[Item]:
+def items(cells: Iterable[Cell], source: Source) -> list[Item]:
     """The patches of all cells in order, less their diffs of paths that the source lacks by nature.
-
-    Args:
-        absent: Prefixes of those paths.
-        differs: Files that the source is known to have in another form than the base's commit.
 
     Raises:
         NosyncError: a patch reaches outside the tree, into a git folder or at a submodule.
@@ -61,8 +58,9 @@ def items(cells: Iterable[Cell], absent: tuple[str, ...], differs: tuple[str, ..
                 raise NosyncError(
                     f"{patch.file}: {'; '.join(problems)}", "not a patch of upstream's files", "make check"
                 )
-            text, left_out = whole.without(absent)
-            found.append(Item(cell.series.name, patch.file, text, left_out, cell.inherited, blob_id(data), differs))
+            text, left_out = whole.without(source.absent)
+            other_form = [diff.path for diff in text.diffs if diff.path in source.differs]
+            found.append(Item(cell.series.name, patch.file, text, left_out, cell.inherited, blob_id(data), other_form))
     return found
 
 
@@ -104,8 +102,8 @@ def _compare(item: Item, commit: str, blobs: dict[str, tuple[str, str]]) -> Patc
     if not item.text.diffs:
         return item.state("empty", commit, "every file of it is absent from this source")
     drifted = [path for path, pair in named.items() if blobs.get(path) != pair]
-    if drifted and set(drifted) <= set(item.differs):
-        return item.state("applied", commit, OTHER_FORM + ", ".join(drifted))
+    if drifted and set(drifted) <= set(item.other_form):
+        return item.state("applied", commit, f"the release has another form of {', '.join(drifted)}")
     if drifted:
         return item.state("drifted", commit, "other blobs than the patch names: " + ", ".join(drifted))
     if not item.left_out:
@@ -148,18 +146,23 @@ def _one_by_one(repo: Repo, todo: list[Item], scratch: Path) -> list[PatchState]
 
 def _classify_before(repo: Repo, item: Item) -> PatchState | None:
     """What can be told before trying: a change that is there already, a target that is gone."""
-    if not item.text.diffs or _exactly_here(repo, item.text.diffs):
+    if not item.text.diffs or exactly_here(repo, item.text.diffs):
         return None
     diff = b"".join(part.text for part in item.text.diffs)
-    if _applies(repo, diff, "--reverse"):
+    if applies(repo, diff, "--reverse"):
         return item.state("already-upstream", "", "the change is in this base already")
-    gone = [
+    missing = gone(repo, item)
+    return item.state("target-gone", "", "not in this base: " + ", ".join(missing)) if missing else None
+
+
+def gone(repo: Repo, item: Item) -> list[str]:
+    """Paths that the patch changes and this base does not have."""
+    return [
         diff.path for diff in item.text.diffs if not diff.is_new and not repo.ok("cat-file", "-e", f"HEAD:{diff.path}")
     ]
-    return item.state("target-gone", "", "not in this base: " + ", ".join(gone)) if gone else None
 
 
-def _exactly_here(repo: Repo, diffs: tuple[FileDiff, ...]) -> bool:
+def exactly_here(repo: Repo, diffs: tuple[FileDiff, ...]) -> bool:
     """Is every file the very one that the patch was made for?"""
     listing = repo.git("ls-tree", "-z", "--full-tree", "HEAD", "--", *(diff.path for diff in diffs)).split("\0")
     blobs = {entry.partition("\t")[2]: entry.split("\t")[0].split(" ")[2] for entry in listing if entry}
@@ -173,7 +176,7 @@ def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:
         files = _conflicting(repo, item)
         _abort(repo)
         repo.git("reset", "-q", "--hard", before)
-        if "lacks necessary blobs" in failure.err or "sha1 information is lacking" in failure.err:
+        if lacks_blobs(failure):
             raise NosyncError(
                 f"{item.series}/{item.file.name}: a three-way merge lacks the base that the patch was written for",
                 "that base could not be fetched, or the patch names blobs of no known base",
@@ -190,12 +193,21 @@ def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:
 
 
 def _conflicting(repo: Repo, item: Item) -> list[str]:
-    unmerged = repo.git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")
-    found = [path for path in unmerged if path]
-    return found or [diff.path for diff in item.text.diffs if not _applies(repo, diff.text)]
+    return unmerged(repo) or [diff.path for diff in item.text.diffs if not applies(repo, diff.text)]
 
 
-def _applies(repo: Repo, diff: bytes, *options: str) -> bool:
+def unmerged(repo: Repo) -> list[str]:
+    """Paths with unmerged entries."""
+    return [path for path in repo.git("diff", "--name-only", "--diff-filter=U", "-z").split("\0") if path]
+
+
+def lacks_blobs(failure: GitFailure) -> bool:
+    """Whether a three-way merge failed because the files that the patch was written for are not here."""
+    return bool(re.search(r"lacks necessary blobs|sha1 information is lacking", failure.err + failure.out))
+
+
+def applies(repo: Repo, diff: bytes, *options: str) -> bool:
+    """Could this diff be applied to the index?"""
     try:
         repo.raw("apply", "--check", "--cached", *options, "-", data=diff)
     except GitFailure:

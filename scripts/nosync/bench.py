@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ def bench(layout: Layout, name: str, base_word: str, asked: Asked) -> Report:
         seconds=asked.seconds,
         path=(layout.root / "scripts", layout.root / "tests"),
         smoke=asked.smoke,
-        measured=code_of(layout, project, base),
+        measured=figures.code_of(cells(project, load_series(layout.patches, project), base)),
         command=shlex.join(["python", "-m", "nosync", *sys.argv[1:]]),
     )
     try:
@@ -80,18 +79,11 @@ def tree_of_series(layout: Layout, project: Project, base: Base, series: str) ->
     upto = [state.commit for state in states[: len(names) - names[::-1].index(series)] if state.commit]
     final = layout.build / "bench" / f"{project.name}@{base.id}+{series}"
     repo = Repo.create(scratch.fresh(layout, f"bench-{project.name}"))
-    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(tree.path), f"+{upto[-1]}:refs/heads/series")
+    trees.fetch(repo, tree.path, upto[-1], "refs/heads/series")
     repo.git("checkout", "-q", "--detach", "refs/heads/series")
-    shutil.rmtree(final, ignore_errors=True)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    repo.path.rename(final)
+    trees.recover(final, layout)
+    trees.move_into_place(repo.path, final, layout)
     return final
-
-
-def code_of(layout: Layout, project: Project, base: Base) -> dict[str, str]:
-    """What a result says that it was measured with: ``<series>@<base>`` to the digest of the series' code."""
-    found = cells(project, load_series(layout.patches, project), base)
-    return {f"{cell.series.name}@{base.id}": figures.code_digest(cell) for cell in found if cell.patches}
 
 
 def _suite(layout: Layout, project: Project) -> Suite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from nosync import figures
@@ -30,7 +31,7 @@ def bench_report(layout: Layout, dry: bool = False) -> Report:
         shown = {"base": row.base, "patched": row.patched, "ratio": row.ratio, "said": row.said}
         report.add(project=row.claim.project, claim=row.claim.claim, **shown)
     texts = {
-        layout.root / "docs" / "results.md": claims.page(found, {project.name: project.name for project in projects}),
+        layout.root / "docs" / "results.md": claims.page(found),
         layout.root / "README.md": _readme(layout, claims.readme_table(found)),
     }
     for file, text in texts.items():
@@ -42,18 +43,14 @@ def bench_report(layout: Layout, dry: bool = False) -> Report:
 
 def result_files(layout: Layout, project: Project) -> list[ResultFile]:
     """A project's committed results, newest first, each with the series that have changed since."""
+    code_on = functools.cache(lambda base: figures.code_of(cells(project, load_series(layout.patches, project), base)))
     found = []
     for path, body in figures.results(layout, project.name):
         if body.get("smoke") or "base" not in body:
             continue
         base = project.base(body["base"])
-        digests = {
-            cell.series.name: figures.code_digest(cell)
-            for cell in cells(project, load_series(layout.patches, project), base)
-            if cell.patches
-        }
         measured = body.get("measured", {})
-        stale = [name for name, digest in digests.items() if measured.get(f"{name}@{base.id}", digest) != digest]
+        stale = [key.partition("@")[0] for key, digest in code_on(base).items() if measured.get(key, digest) != digest]
         found.append(ResultFile(str(path.relative_to(layout.root)), body, tuple(stale)))
     return found
 

@@ -17,8 +17,7 @@ from nosync.rewriting import Rules
 from nosync.series import Cell, Series, cell
 from nosync.sources import Source, obtain, submodule
 from nosync.trees import PatchState
-
-_ROOT = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
+from nosync.words import SOUND
 
 
 @dataclass(frozen=True)
@@ -117,13 +116,12 @@ def make(layout: Layout, source: Source, cells: list[Cell], name: str, rules: Ru
     repo = Repo.create(scratch.fresh(layout, f"branch-{source.project.name}-{name}"))
     source.fill(layout, repo)
     _commit_root(repo, source)
-    root = trees.head(repo)
     states = applying.apply_all(
         repo,
-        applying.items(cells, source.absent, source.differs),
+        applying.items(cells, source),
         scratch.fresh(layout, f"mail-branch-{source.project.name}"),
     )
-    if bad := [state for state in states if state.word not in ("unmodified", "applied", "empty", "drifted")]:
+    if bad := [state for state in states if state.word not in (*SOUND, "drifted")]:
         below = ", ".join(each.series.name for each in cells)
         raise NosyncError(
             f"{bad[0].series}/{bad[0].file} is {bad[0].word} on {source.base.id} with {below} alone",
@@ -154,7 +152,9 @@ def _refuse_other_number(repo: Repo, root: str, tip: str, states: list[PatchStat
 def _commit_root(repo: Repo, source: Source) -> None:
     who, base = source.project.name, source.base
     identity = {"NAME": who, "EMAIL": f"{who}@localhost"}
-    env = _ROOT | {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in identity.items()}
+    env = trees.EPOCH | {
+        f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in identity.items()
+    }
     origin = (
         f"commit {base.commit}"
         if source.kind == "git"

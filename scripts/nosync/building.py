@@ -124,9 +124,9 @@ def make_patched(
     made = Repo.create(trees.scratch_for(layout, kind, project, base))
     trees.start_from(made, Repo(layout.tree("base", project.name, base.id)))
     _fetch_merge_bases(layout, made, project, todo)
-    items = applying.items(todo, source.absent, source.differs)
+    items = applying.items(todo, source)
     states = applying.apply_all(made, items, scratch.fresh(layout, f"mail-{kind}-{project.name}"))
-    stored = trees.store_patches(made, [item.file for item in items if item.left_out or item.differs])
+    stored = trees.store_patches(made, states, [(item.series, item.file) for item in items])
     made.git("update-ref", "--stdin", data=f"update {trees.APPLIED} HEAD\nupdate {trees.PATCHES} {stored}\n".encode())
     return made, states
 
@@ -179,14 +179,7 @@ def _fetch_merge_bases(layout: Layout, made: Repo, project: Project, todo: list[
         source = _source(layout, project, other, "")
         ensure_base(layout, source)
         below, _ = make_patched(layout, source, cells(project, all_series, other), kind="merge-base")
-        made.git(
-            "fetch",
-            "-q",
-            "--no-tags",
-            "--no-write-fetch-head",
-            str(below.path),
-            f"+HEAD:refs/nosync/merge-base/{other.id}",
-        )
+        trees.fetch(made, below.path, "HEAD", f"refs/nosync/merge-base/{other.id}")
         shutil.rmtree(below.path)
 
 

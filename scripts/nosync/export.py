@@ -132,7 +132,7 @@ def _write(
         else pullrequest.without_commit(project, branch)
     )
     script.chmod(0o755)
-    _range_diff(layout, series, branch, out, final, row)
+    _range_diff(series, branch, out, final, row)
     report.note(f"{final}: read PR.md and CHECKLIST.md, then: FORK=<address of your fork> {final}/send.sh, or SEND=1")
 
 
@@ -182,21 +182,14 @@ def _write_text(layout: Layout, series: Series, branch: Branch, lines: list[Line
     row(False, "PR.md", "figures missing", filled.problems[0] + more)
 
 
-def _range_diff(layout: Layout, series: Series, branch: Branch, out: Path, final: Path, row) -> None:  # type: ignore[no-untyped-def]
+def _range_diff(series: Series, branch: Branch, out: Path, final: Path, row) -> None:  # type: ignore[no-untyped-def]
     """``range-diff.txt``: what changed since the previous export; kept as it was where nothing did."""
     old, kept = final / f"{series.name}.bundle", final / "range-diff.txt"
     if not old.is_file():
         row(True, "range-diff", "first export")
         return
     try:
-        branch.repo.git(
-            "fetch",
-            "-q",
-            "--no-tags",
-            "--no-write-fetch-head",
-            str(old),
-            f"+refs/heads/{branch.name}:refs/previous/{branch.name}",
-        )
+        trees.fetch(branch.repo, old, f"refs/heads/{branch.name}", f"refs/previous/{branch.name}")
     except GitFailure as failure:
         row(True, "range-diff", "not made", f"the previous bundle cannot be read: {failure.err.strip()}")
         return

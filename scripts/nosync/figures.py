@@ -10,16 +10,17 @@ A figure counts only where the file was measured with the very code that the ser
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
-import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nosync.errors import NosyncError
+from nosync.git import user_git
 from nosync.layout import Layout
 from nosync.series import Cell
 
@@ -43,6 +44,11 @@ def code_digest(cell: Cell) -> str:
     return total.hexdigest()
 
 
+def code_of(cells: Iterable[Cell]) -> dict[str, str]:
+    """What a result says that it was measured with: ``<series>@<base>`` to `code_digest`, where there are patches."""
+    return {_key(cell): code_digest(cell) for cell in cells if cell.patches}
+
+
 def fill(layout: Layout, cells: list[Cell], text: str) -> Filled:
     """Put the figures into the text.
 
@@ -50,10 +56,12 @@ def fill(layout: Layout, cells: list[Cell], text: str) -> Filled:
         cells: The series that the text is about, and those it depends on; all of them must be as they were measured.
     """
     files = list(results(layout, cells[-1].series.project))
+    code = {cell.series.name: (_key(cell), code_digest(cell)) for cell in cells}
+    committed = functools.cache(functools.partial(_committed, layout))
     problems: list[str] = []
 
     def figure(match: re.Match[str]) -> str:
-        found, problem = _look_up(layout, files, cells, match.group(1))
+        found, problem = _look_up(layout, files, code, committed, match.group(1))
         if problem:
             problems.append(problem)
         return found or match.group(0)
@@ -76,17 +84,24 @@ def results(layout: Layout, project: str) -> Iterable[tuple[Path, dict[str, Any]
             raise NosyncError(f"{file} is not JSON: {error}", "a slip while editing") from None
 
 
-def _look_up(layout: Layout, files: list[tuple[Path, dict[str, Any]]], cells: list[Cell], name: str) -> tuple[str, str]:
+def _look_up(
+    layout: Layout,
+    files: list[tuple[Path, dict[str, Any]]],
+    code: dict[str, tuple[str, str]],
+    committed: Callable[[Path], bool],
+    name: str,
+) -> tuple[str, str]:
     """The figure, or what is wrong with it."""
     problem = f"{{{{{name}}}}}: no file under results/ has it"
     for file, body in files:
         if name not in body.get("figures", {}):
             continue
         where = file.relative_to(layout.root)
-        stale = [cell.series.name for cell in cells if body.get("measured", {}).get(_key(cell)) != code_digest(cell)]
+        measured = body.get("measured", {})
+        stale = [series for series, (key, digest) in code.items() if measured.get(key) != digest]
         if stale:
             problem = f"{{{{{name}}}}}: {where} was measured before {', '.join(stale)} took its present form"
-        elif not _committed(layout, file):
+        elif not committed(file):
             problem = f"{{{{{name}}}}}: {where} is not committed"
         else:
             return str(body["figures"][name]), ""
@@ -98,6 +113,7 @@ def _key(cell: Cell) -> str:
 
 
 def _committed(layout: Layout, file: Path) -> bool:
-    argv = ["git", "status", "--porcelain", "--ignored", "--", str(file)]
-    done = subprocess.run(argv, cwd=layout.root, capture_output=True, text=True, check=False)
-    return done.returncode == 0 and not done.stdout.strip()
+    try:
+        return not user_git(layout.root, "status", "--porcelain", "--ignored", "--", str(file)).strip()
+    except NosyncError:  # no repository, or git fails
+        return False

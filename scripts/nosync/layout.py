@@ -48,6 +48,10 @@ class Layout:
         """``build/<kind>/<project>@<base>``; kind is ``base`` or ``patched``."""
         return self.build / kind / f"{project}@{base}"
 
+    def test_results(self, project: str, base: str) -> Path:
+        """What the last ``make test-<project>`` on that base said."""
+        return self.results / "tests" / f"{project}@{base}.json"
+
 
 def find_layout() -> Layout:
     """The checkout named by NOSYNC_ROOT, else the one this file lies in."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from nosync import applying, building, replaying, targets, trees
 from nosync.applying import Item
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
-from nosync.series import Cell, Series, cell, load_series
+from nosync.series import Cell, Series, cell, digest, load_series
 from nosync.sources import Source
 from nosync.targets import Target
 
@@ -34,19 +33,15 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        total = hashlib.sha256()
-        for each in [*self.ground, *self.moved]:
-            total.update(f"{each.series.name}\0{each.written_for.id if each.written_for else ''}\0".encode())
-            for patch in each.patches:
-                total.update(patch.file.name.encode() + b"\0" + hashlib.sha256(patch.file.read_bytes()).digest())
-        return total.hexdigest()
+        return digest([*self.ground, *self.moved])
 
+    @functools.cached_property
     def items(self) -> list[tuple[Item, str]]:
         """Every patch to take along, with the id of the base that it was written for."""
         return [
             (replace(item, inherited=True), each.written_for.id if each.written_for else "")
             for each in self.moved
-            for item in applying.items([each], self.source.absent, self.source.differs)
+            for item in applying.items([each], self.source)
         ]
 
 
@@ -83,10 +78,10 @@ def prepare(layout: Layout, plan: Plan) -> Repo:
             f"make rebase-{plan.target.project.name} TO={plan.target.base.id} S={bad[0].series}",
         )
     for base in {each.written_for.id for each in plan.moved if each.written_for}:
-        _fetch(repo, layout.tree("base", plan.target.project.name, base), trees.BASE, f"{replaying.BASES}/{base}")
+        trees.fetch(repo, layout.tree("base", plan.target.project.name, base), trees.BASE, f"{replaying.BASES}/{base}")
         stack = layout.tree("patched", plan.target.project.name, base)
         if Repo(stack).exists():
-            _fetch(repo, stack, trees.APPLIED, f"{replaying.STACKS}/{base}")
+            trees.fetch(repo, stack, trees.APPLIED, f"{replaying.STACKS}/{base}")
     return repo
 
 
@@ -94,7 +89,3 @@ def _make_stacks(layout: Layout, plan: Plan) -> None:
     """Both trees of every base that patches come from; a second patch of a file needs the first one's result."""
     for base in {each.written_for.id: each.written_for for each in plan.moved if each.written_for}.values():
         building.build(layout, plan.target.project, base, leave=True)
-
-
-def _fetch(repo: Repo, tree: Path, ref: str, into: str) -> None:
-    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(tree), f"+{ref}:{into}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from nosync.git import GitFailure, Repo
 from nosync.layout import Layout
 from nosync.patchfile import parse
 from nosync.projects import Project
+from nosync.running import test_results
 from nosync.series import Series
 
 _OURS = re.compile(rb"nosync|build/patched|build/base", re.IGNORECASE)
@@ -78,11 +78,8 @@ def _applies(layout: Layout, branch: Branch, mailbox: list[Path]) -> Line:
         return Line(said, BY_HAND, "", "some of their files are not in the source; see below")
     repo = Repo.create(scratch.fresh(layout, f"am-{branch.source.project.name}"))
     try:
-        trees_of = "refs/nosync/base"
-        repo.git(
-            "fetch", "-q", "--no-tags", "--no-write-fetch-head", str(branch.repo.path), f"+{branch.root}:{trees_of}"
-        )
-        repo.git("reset", "-q", "--hard", trees_of)
+        trees.fetch(repo, branch.repo.path, branch.root, trees.BASE)
+        repo.git("reset", "-q", "--hard", trees.BASE)
         repo.git("am", "-q", "--keep-cr", *map(str, mailbox), env=trees.IDENTITY)
         got, wanted = (
             each.git("rev-parse", f"{tip}^{{tree}}").strip()
@@ -136,14 +133,12 @@ def _tested(layout: Layout, project: Project, branch: Branch, what: str, key: st
     """The last ``make test-<project>`` on this base, if it saw these patches."""
     base = branch.source.base
     command = f"make test-{project.name}" + ("" if base.pinned else f" BASE={base.id}")
-    file = layout.results / "tests" / f"{project.name}@{base.id}.json"
     said = f"{what} pass on {base.id}"
-    try:
-        result = json.loads(file.read_text(encoding="utf-8"))["summary"][key]
-    except (FileNotFoundError, KeyError, ValueError):
+    result = test_results(layout, project.name, base.id).get(key)
+    if result is None:
         return Line(said, BY_HAND, "", f"not run yet: {command}")
     newest = max(patch.file.stat().st_mtime for cell in branch.cells for patch in cell.patches)
-    if file.stat().st_mtime < newest:
+    if layout.test_results(project.name, base.id).stat().st_mtime < newest:
         return Line(said, BY_HAND, "", f"the patches have changed since the last run: {command}")
     return Line(said, WRONG if "FAILED" in result else HOLDS, command, result)
 

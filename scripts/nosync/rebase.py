@@ -7,10 +7,10 @@ to resolve it in; only when every patch has its place are files under patches/ a
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from nosync import (
+    applying,
     building,
     lock,
     mailbox,
@@ -25,7 +25,7 @@ from nosync import (
 )
 from nosync.applying import Item
 from nosync.errors import NosyncError
-from nosync.git import Repo
+from nosync.git import GitFailure, Repo, user_git
 from nosync.layout import Layout
 from nosync.plans import Plan
 from nosync.projects import Project, load_projects
@@ -101,7 +101,7 @@ def _resume(layout: Layout, project: Project, to: str, force: bool, report: Repo
         )
     worktrees.refuse_unready(repo, project.name, stop)
     worktrees.finish_am(repo, project.name)
-    item, _ = plan.items()[len(stop.done)]
+    item, _ = plan.items[len(stop.done)]
     outcome = replaying.resolved(repo, item, stop.head)
     if outcome.word == "dropped" and not force:
         _refuse_false_drop(layout, plan, item)
@@ -140,7 +140,7 @@ def _in_progress(project: Project, target: Target, place: Path) -> NosyncError:
 
 
 def _go_on(layout: Layout, plan: Plan, repo: Repo, done: list[Outcome], only: str, dry: bool, report: Report) -> None:
-    todo = plan.items()
+    todo = plan.items
     if not done:
         progress(
             f"{plan.target.project.name} {plan.target.base.id}: "
@@ -186,8 +186,8 @@ def _stop(layout: Layout, plan: Plan, repo: Repo, stop: Stop, report: Report) ->
         f"  git -C {place} status                # git add what you resolved; git am --skip leaves the patch out"
     )
     report.note(f"  git -C {place} am --show-current-patch=diff")
-    for path in replaying.conflicts(Repo(place)):
-        written_for = plan.items()[len(stop.done)][1]
+    written_for = plan.items[len(stop.done)][1]
+    for path in applying.unmerged(Repo(place)):
         report.note(
             f"  git -C {place} diff {replaying.BASES}/{written_for} {trees.BASE} -- {path}    # upstream since then"
         )
@@ -196,7 +196,7 @@ def _stop(layout: Layout, plan: Plan, repo: Repo, stop: Stop, report: Report) ->
 
 def _rows(plan: Plan, outcomes: list[Outcome], report: Report) -> None:
     common = {"project": plan.target.project.name, "to": plan.target.base.id, "source": plan.source.kind}
-    todo = plan.items()
+    todo = plan.items
     for (item, written_for), outcome in zip(todo, outcomes, strict=False):
         left_out = f"not in the source, taken over unseen: {', '.join(outcome.left_out)}" if outcome.left_out else ""
         detail = "; ".join(filter(None, (outcome.detail, left_out)))
@@ -238,8 +238,13 @@ def _refuse_false_drop(layout: Layout, plan: Plan, item: Item) -> None:
 
 
 def _has_merge(folder: Path, merge: str, commit: str) -> bool:
-    argv = ["git", "merge-base", "--is-ancestor", merge, commit]
-    return bool(merge) and subprocess.run(argv, cwd=folder, capture_output=True, check=False).returncode == 0
+    if not merge:
+        return False
+    try:
+        user_git(folder, "merge-base", "--is-ancestor", merge, commit)
+    except GitFailure:
+        return False
+    return True
 
 
 # ---- the end ----
@@ -271,7 +276,7 @@ def _finish(layout: Layout, plan: Plan, repo: Repo, done: list[Outcome], report:
 
 def _export(plan: Plan, repo: Repo, done: list[Outcome], root: Path) -> list[Cell]:
     """The new patches in folders below ``root``, as cells of the target."""
-    former = {(item.series, item.file.name): item.file for item, _ in plan.items()}
+    former = {(item.series, item.file.name): item.file for item, _ in plan.items}
     cells = []
     for each in plan.moved:
         mine = [outcome for outcome in done if outcome.series == each.series.name]
@@ -289,12 +294,8 @@ def _export(plan: Plan, repo: Repo, done: list[Outcome], root: Path) -> list[Cel
 def _round_trip(layout: Layout, plan: Plan, repo: Repo, written: list[Cell]) -> None:
     """Apply what will be written to a fresh base; every commit must come out as it went in."""
     fresh, states = building.make_patched(layout, plan.source, [*plan.ground, *written], kind="rebased")
-    ours, again = trees.commits(repo), trees.commits(fresh)
-    format_ = "--format=%T%x00%an%x00%ae%x00%aI%x00%B"
-    same = len(ours) == len(again) and all(
-        repo.git("log", "-1", format_, a).rstrip() == fresh.git("log", "-1", format_, b).rstrip()
-        for a, b in zip(ours, again, strict=False)
-    )
+    ours, again = ([content for _, content in trees.contents(each)] for each in (repo, fresh))
+    same = ours == again
     shutil.rmtree(fresh.path)
     if not same:
         raise NosyncError(
@@ -312,8 +313,7 @@ def _refuse_unsaved(layout: Layout, plan: Plan, new: Cell) -> None:
         patch.file.name: patch.file.read_bytes() for patch in new.patches
     }:
         return
-    argv = ["git", "status", "--porcelain", "--", str(folder)]
-    if subprocess.run(argv, cwd=layout.root, capture_output=True, text=True, check=False).stdout.strip():
+    if user_git(layout.root, "status", "--porcelain", "--", str(folder)).strip():
         where = folder.relative_to(layout.root)
         raise NosyncError(
             f"{where} holds patches that are not committed, and the rebased ones differ",

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from nosync import building, lock, mailbox, ownership, patchfolder, scratch, trees
-from nosync.applying import OTHER_FORM
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
@@ -206,7 +205,7 @@ def _restore_left_out(file: Path, commit: Commit, tree: Repo) -> None:
 def _restore_other_form(file: Path, commit: Commit, tree: Repo) -> None:
     """An untouched commit on the release's form of a file keeps its patch, which names the form of the base."""
     origin = commit.origin
-    if origin and origin.commit == commit.id and origin.detail.startswith(OTHER_FORM):
+    if origin and origin.commit == commit.id and origin.word == "applied" and origin.other_form:
         file.write_bytes(tree.raw("cat-file", "blob", origin.blob))
 
 
@@ -214,22 +213,13 @@ def _round_trip(layout: Layout, source: Source, tree: Repo, staged: list[Cell]) 
     """Apply what was exported to a fresh base and compare each commit with the tree's."""
     building.ensure_base(layout, source)
     fresh, states = building.make_patched(layout, source, staged, kind="refreshed")
-    ours, theirs = _contents(tree), _contents(fresh)
+    ours, theirs = trees.contents(tree), trees.contents(fresh)
     for position, (commit, content) in enumerate(ours):
         if position >= len(theirs) or theirs[position][1] != content:
             raise _lost(tree, commit)
     if len(ours) != len(theirs):
         raise _lost(tree, ours[-1][0] if ours else trees.head(tree))
     return fresh, states
-
-
-def _contents(repo: Repo) -> list[tuple[str, str]]:
-    """(commit, all of it that a patch carries), oldest first."""
-    out = repo.git(
-        "log", "--reverse", "--topo-order", "--format=%x01%H%x00%T%x00%an%x00%ae%x00%aI%x00%B", f"{trees.BASE}..HEAD"
-    )
-    pairs = [block.rstrip("\n").split("\0", 1) for block in out.split("\x01")[1:]]
-    return [(commit, content) for commit, content in pairs]
 
 
 def _lost(tree: Repo, commit: str) -> NosyncError:
@@ -274,15 +264,13 @@ def _settle(layout: Layout, source: Source, tree: Repo, fresh: Repo, states: lis
     All refs move in one transaction. ``main`` comes along where it still was what ``apply`` left; the former commits
     stay known as the tool's own.
     """
-    incoming = f"+{trees.APPLIED}:refs/nosync/refreshed"
-    tree.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(fresh.path), incoming)
+    trees.fetch(tree, fresh.path, trees.APPLIED, "refs/nosync/refreshed")
     new, former = (tree.git("rev-parse", ref).strip() for ref in ("refs/nosync/refreshed", trees.APPLIED))
     todo = cells(source.project, load_series(layout.patches, source.project), source.base)
     record = trees.record_blob(tree, replace(building.wanted_record(source, todo), patches=states))
     moves = [f"update HEAD {new}", f"update {trees.APPLIED} {new}", f"update {trees.RECORD} {record}"]
-    parted = {(state.series, state.file) for state in states if state.left_out}
-    files = [patch.file for cell in todo for patch in cell.patches if (cell.series.name, patch.file.name) in parted]
-    stored = trees.store_patches(tree, files)
+    patches = [(cell.series.name, patch.file) for cell in todo for patch in cell.patches]
+    stored = trees.store_patches(tree, states, patches)
     moves += [f"update {trees.PATCHES} {stored}", "delete refs/nosync/refreshed"]
     if new != former:
         moves.append(f"update {trees.FORMER}/{former} {former}")

@@ -56,14 +56,12 @@ def replay(repo: Repo, item: Item, written_for: str, scratch: Path) -> Outcome:
     """
     if item.text.diffs and _is_there(repo, item.text):
         return _outcome(item, "already-upstream", [], "the whole change is in this base")
-    gone = [
-        diff.path for diff in item.text.diffs if not diff.is_new and not repo.ok("cat-file", "-e", f"HEAD:{diff.path}")
-    ]
+    gone = applying.gone(repo, item)
     before = trees.head(repo)
     try:
         applying.am(repo, [item], scratch, three_way=True)
     except GitFailure as failure:
-        if re.search(r"lacks necessary blobs|sha1 information is lacking", failure.err + failure.out):
+        if applying.lacks_blobs(failure):
             repo.git("am", "--abort", env=trees.IDENTITY)
             raise _lacking(item, written_for, failure) from None
         return _stopped(repo, item, written_for, gone)
@@ -103,18 +101,9 @@ def _outcome(item: Item, word: str, commits: list[str], detail: str) -> Outcome:
 
 def _is_there(repo: Repo, text: PatchText) -> bool:
     """Can the whole patch be taken back here? Then the base has it already."""
-    if all(_blob(repo, diff.path) == ("" if diff.is_new else diff.old) for diff in text.diffs):
+    if applying.exactly_here(repo, text.diffs):
         return False  # the very files it was made for; a removal could still be "taken back" elsewhere in them
-    try:
-        repo.raw("apply", "--check", "--reverse", "--cached", "-", data=b"".join(diff.text for diff in text.diffs))
-    except GitFailure:
-        return False
-    return True
-
-
-def _blob(repo: Repo, path: str) -> str:
-    entry = repo.git("ls-tree", "-z", "--full-tree", "HEAD", "--", path)
-    return entry.split("\t")[0].split(" ")[2] if entry else ""
+    return applying.applies(repo, b"".join(diff.text for diff in text.diffs), "--reverse")
 
 
 def _made(repo: Repo, item: Item, made: list[str]) -> Outcome:
@@ -148,16 +137,11 @@ def _missing_lines(before: PatchText, after: PatchText) -> list[str]:
 
 
 def _stopped(repo: Repo, item: Item, written_for: str, gone: list[str]) -> Outcome:
-    files = conflicts(repo)
+    files = applying.unmerged(repo)
     detail = "; ".join(_describe(repo, path, written_for) for path in files) or "git am: nothing of it could be merged"
     if gone:
         return _outcome(item, "target-gone", [], "upstream has removed " + ", ".join(gone))
     return _outcome(item, "conflict", [], detail)
-
-
-def conflicts(repo: Repo) -> list[str]:
-    """Paths with unmerged entries."""
-    return [path for path in repo.git("diff", "--name-only", "--diff-filter=U", "-z").split("\0") if path]
 
 
 def _describe(repo: Repo, path: str, written_for: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nosync.errors import NosyncError
+from nosync.layout import Layout
 
 FILE_VARIABLE = "NOSYNC_RESULTS_FILE"  # where nosync.pytest_results writes, in the process that runs pytest
 BAD = ("failed", "error", "xpassed")
@@ -42,10 +43,24 @@ class Run:
         count = Counter(self.outcomes.values())
         return ", ".join(f"{number} {word}" for word, number in sorted(count.items())) or "no tests"
 
+    @property
+    def good(self) -> bool:
+        """Whether it ended, with tests, and none of them is bad."""
+        return not self.broken and not self.bad and bool(self.outcomes)
+
     def skip_reasons(self) -> list[str]:
         """Each reason with how many tests it skipped."""
         count = Counter(self.reasons.get(test, "") for test in self.having("skipped"))
         return [f"{number} skipped: {reason}" for reason, number in sorted(count.items())]
+
+
+def test_results(layout: Layout, project: str, base: str) -> dict[str, str]:
+    """The last ``make test-<project>`` on that base, as ``own`` and ``ours``; empty when there was none."""
+    try:
+        summary: dict[str, str] = json.loads(layout.test_results(project, base).read_text(encoding="utf-8"))["summary"]
+        return summary
+    except (FileNotFoundError, KeyError, ValueError):
+        return {}
 
 
 def libraries_python(needs: str = "torch, pytest") -> str:

@@ -91,8 +91,12 @@ def cells(project: Project, all_series: list[Series], base: Base) -> list[Cell]:
 
 def cell(project: Project, series: Series, base: Base) -> Cell:
     """The series' own patches for the base, else those of the newest earlier base that has some."""
-    position = project.bases.index(base)
-    for candidate in reversed(project.bases[: position + 1]):
+    return newest(series, base, project.bases[: project.bases.index(base) + 1])
+
+
+def newest(series: Series, base: Base, candidates: tuple[Base, ...]) -> Cell:
+    """The series on a base, with the patches of the last of the candidates that has some."""
+    for candidate in reversed(candidates):
         folder = series.own_folder(candidate)
         if folder.is_dir():
             return Cell(series, base, candidate, tuple(Patch(file) for file in sorted(folder.glob("*.patch"))))

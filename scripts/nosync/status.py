@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from nosync import trees
 from nosync.git import Repo
 from nosync.layout import Layout
 from nosync.projects import Base, Project, choose, load_projects
 from nosync.report import Report
+from nosync.running import test_results
 from nosync.series import Cell, cells, digest, load_series
 from nosync.sources import Source
 from nosync.words import summary
@@ -76,12 +75,3 @@ def _state(cell: Cell, states: list[trees.PatchState], built: bool, stale: str, 
     if work:
         notes.append("local work")
     return ", ".join([word, *notes])
-
-
-def test_results(layout: Layout, project: str, base: str) -> dict[str, str]:
-    """The last ``make test-<project>`` on that base, as ``own`` and ``ours``; empty when there was none."""
-    file = layout.results / "tests" / f"{project}@{base}.json"
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))["summary"]
-    except (FileNotFoundError, KeyError, ValueError):
-        return {}

@@ -12,7 +12,7 @@ from nosync.git import GitFailure, user_git
 from nosync.layout import Layout
 from nosync.projects import Base, Project
 from nosync.report import progress
-from nosync.series import Cell, Patch, Series
+from nosync.series import Cell, Series, newest
 from nosync.sources import archive, submodule
 
 _ANSWER = 20.0  # seconds within which a host that is asked for a tag must answer
@@ -53,12 +53,9 @@ def with_base(project: Project, base: Base) -> Project:
 
 def earlier_cell(target: Target, series: Series) -> Cell | None:
     """The series' patches of the newest base before the target that has some, to be taken to the target."""
-    position = target.project.bases.index(target.base)
-    for base in reversed(target.project.bases[:position]):
-        folder = series.own_folder(base)
-        if folder.is_dir():
-            return Cell(series, target.base, base, tuple(Patch(file) for file in sorted(folder.glob("*.patch"))))
-    return None
+    bases = target.project.bases
+    found = newest(series, target.base, bases[: bases.index(target.base)])
+    return found if found.written_for else None
 
 
 def commit_of_release(layout: Layout, project: Project, version: str) -> str:

@@ -233,13 +233,13 @@ def _our_tests(bench: Bench, report: Report, built: Built) -> None:
         source,
         "our tests, patched tree",
         patched.broken or patched.counts(),
-        ok=_all_good(patched),
+        ok=patched.good,
         seconds=round(patched.seconds),
     )
     _say(bench, report, patched, "our tests, patched tree")
     control = _run_ours(bench, "base", series, has_tree=True)
     seen = len(control.having("xfailed"))
-    good = _all_good(control) and seen > 0
+    good = control.good and seen > 0
     detail = (
         f"{seen} tests fail on the base tree, as they must" if good else "the sync tests must fail on the base tree"
     )
@@ -264,14 +264,10 @@ def _our_tests_without_tree(bench: Bench, report: Report) -> None:
         "-",
         "our tests, no tree",
         run.broken or run.counts(),
-        ok=_all_good(run),
+        ok=run.good,
         seconds=round(run.seconds),
     )
     _say(bench, report, run, "our tests, no tree")
-
-
-def _all_good(run: Run) -> bool:
-    return not run.broken and not run.bad and bool(run.outcomes)
 
 
 def _say(bench: Bench, report: Report, run: Run, what: str) -> None:
@@ -306,7 +302,7 @@ def _save(layout: Layout, project: Project, base: Base, rows: list[dict[str, obj
     own = [row for row in rows if str(row["what"]).startswith("own")]
     ours = [row for row in rows if str(row["what"]).startswith("our")]
     body = {"summary": {"own": _word(own), "ours": _word(ours)}, "rows": rows}
-    file = layout.results / "tests" / f"{project.name}@{base.id}.json"
+    file = layout.test_results(project.name, base.id)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(body, indent=1, default=str), encoding="utf-8")
 

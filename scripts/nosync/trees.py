@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ IDENTITY = {
     "GIT_COMMITTER_NAME": "nosync",
     "GIT_COMMITTER_EMAIL": "nosync@localhost",
 }
-_EPOCH = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
+EPOCH = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class PatchState:
     """One patch in a tree.
 
     ``word`` is of the apply vocabulary: unmodified, applied, already-upstream, drifted, conflict, empty, target-gone.
-    ``commit`` is empty where the patch made none; ``blob`` is the id of the whole file as it was applied.
+    ``commit`` is empty where the patch made none; ``blob`` is the id of the whole file as it was applied;
+    ``other_form`` are paths of it that the source is known to have in another form than the base's commit.
     """
 
     series: str
@@ -55,6 +57,12 @@ class PatchState:
     detail: str = ""
     left_out: list[str] = field(default_factory=list)
     blob: str = ""
+    other_form: list[str] = field(default_factory=list)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the commit cannot give the whole file back."""
+        return bool(self.left_out or self.other_form)
 
 
 @dataclass(frozen=True)
@@ -98,12 +106,26 @@ def record_blob(repo: Repo, record: Record) -> str:
     return repo.git("hash-object", "-w", "--stdin", data=json.dumps(asdict(record), indent=1).encode()).strip()
 
 
-def store_patches(repo: Repo, files: list[Path]) -> str:
-    """These patch files as blobs of one git tree, whose id is returned; ``refresh`` reads left-out diffs from there."""
+def store_patches(repo: Repo, states: list[PatchState], patches: Iterable[tuple[str, Path]]) -> str:
+    """Those patch files that their commits cannot give back, as blobs of one git tree; ``refresh`` reads them there.
+
+    Args:
+        patches: (series, file) of each patch.
+
+    Returns:
+        The git tree's id.
+    """
+    lacking = {(state.series, state.file) for state in states if state.differs}
+    files = [file for series, file in patches if (series, file.name) in lacking]
     names = "".join(f"{file}\n" for file in files).encode("utf-8", "surrogateescape")
     blobs = repo.git("hash-object", "-w", "--no-filters", "--stdin-paths", data=names).split() if files else []
     lines = "".join(f"100644 blob {blob}\t{number:05d}\n" for number, blob in enumerate(blobs))
     return repo.git("mktree", data=lines.encode()).strip()
+
+
+def fetch(repo: Repo, source: Path, ref: str, into: str) -> None:
+    """Copy a ref of another repository or bundle of this machine, and what it needs, into a ref of this one."""
+    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(source), f"+{ref}:{into}")
 
 
 def head(repo: Repo) -> str:
@@ -113,6 +135,15 @@ def head(repo: Repo) -> str:
 def commits(repo: Repo, since: str = BASE, until: str = "HEAD") -> list[str]:
     """Commit ids from oldest to newest, ``since`` not included."""
     return repo.git("rev-list", "--reverse", "--topo-order", f"{since}..{until}").split()
+
+
+def contents(repo: Repo) -> list[tuple[str, str]]:
+    """(commit, all of it that a patch carries) of the series' commits, oldest first."""
+    out = repo.git(
+        "log", "--reverse", "--topo-order", "--format=%x01%H%x00%T%x00%an%x00%ae%x00%aI%x00%B", f"{BASE}..HEAD"
+    )
+    pairs = [block.rstrip("\n").split("\0", 1) for block in out.split("\x01")[1:]]
+    return [(commit, content) for commit, content in pairs]
 
 
 # ---- one-job predicates about a tree's state -----------------------------------------------------
@@ -195,14 +226,14 @@ def scratch_for(layout: Layout, kind: str, project: Project, base: Base) -> Path
 
 def commit_base(repo: Repo, project: Project, base: Base) -> None:
     """Commit the index as the base; the same files give the same commit id everywhere."""
-    repo.git("commit", "-q", "--allow-empty", "--no-verify", "-m", f"{project.name} {base.id}", env=IDENTITY | _EPOCH)
+    repo.git("commit", "-q", "--allow-empty", "--no-verify", "-m", f"{project.name} {base.id}", env=IDENTITY | EPOCH)
     repo.git("update-ref", BASE, "HEAD")
     repo.git("update-ref", APPLIED, "HEAD")
 
 
 def start_from(repo: Repo, base_tree: Repo) -> None:
     """Give a fresh repository the base tree's commit, checked out on ``main``."""
-    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(base_tree.path), f"+{BASE}:{BASE}")
+    fetch(repo, base_tree.path, BASE, BASE)
     repo.git("reset", "-q", "--hard", BASE)
 
 
@@ -254,14 +285,14 @@ def keep(old: Repo, new: Repo) -> list[str]:
     for ref, what in wanted.items():
         # by id: a stash entry or a dangling commit has no ref that a fetch could name
         old.git("update-ref", "refs/nosync/leaving", old.git("rev-parse", "--verify", what).strip())
-        new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+refs/nosync/leaving:{ref}")
+        fetch(new, old.path, "refs/nosync/leaving", ref)
     return list(wanted)
 
 
 def carry_kept(old: Repo, new: Repo) -> None:
     """Copy what earlier forced rebuilds kept."""
     if old.exists() and old.git("for-each-ref", KEPT).strip():
-        new.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(old.path), f"+{KEPT}/*:{KEPT}/*")
+        fetch(new, old.path, f"{KEPT}/*", f"{KEPT}/*")
 
 
 def _refuse_unkeepable(old: Repo) -> None:

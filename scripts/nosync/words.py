@@ -18,7 +18,8 @@ def summary(states: list[PatchState], expected: int) -> tuple[str, str]:
         return "not applied", "a patch below does not fit"
     left_out = sorted({path for state in states for path in state.left_out})
     said = [f"not in the source: {', '.join(left_out)}"] if left_out else []
-    said += sorted({state.detail for state in states if state.word == "applied" and not state.left_out} - {""})
+    other_form = sorted({path for state in states for path in state.other_form})
+    said += [f"the release has another form of {', '.join(other_form)}"] if other_form else []
     return "applied", "; ".join(said)
 
 

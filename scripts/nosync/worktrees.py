@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nosync import trees
+from nosync import applying, trees
 from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
 from nosync.layout import Layout
 from nosync.projects import Archive, Base
-from nosync.replaying import Outcome, conflict_marks, conflicts
+from nosync.replaying import Outcome, conflict_marks
 
 RECORD = "refs/nosync/rebase/record"
 _FORMAT = 1
@@ -139,7 +139,7 @@ def refuse_unready(repo: Repo, project: str, stop: Stop) -> None:
 
 
 def _refuse_unmerged(repo: Repo, again: str) -> None:
-    if unmerged := conflicts(repo):
+    if unmerged := applying.unmerged(repo):
         raise NosyncError(
             f"{repo.path} is not resolved yet: {', '.join(unmerged)}",
             "conflicts are left, or their files were not added",

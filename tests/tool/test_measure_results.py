@@ -191,7 +191,7 @@ def test_a_claim_takes_its_figures_from_the_newest_file() -> None:
     one, other = claims.rows([Claim("p", "one", "p.a", readme="A"), Claim("p", "other", "p.b")], files)
     assert (one.base, one.patched, one.ratio, one.said) == ("10 ms", "8 ms", "0.800", "faster")
     assert (other.base, other.patched, other.ratio) == ("3", "0", "")
-    page = claims.page([one, other], {})
+    page = claims.page([one, other])
     assert "| one | 10 ms | 8 ms | 0.800 | faster | [1] |" in page
     assert "1. [results/p/h200-2026-02-02.json]" in page
     assert "| A | 10 ms | 8 ms | 0.800 |" in claims.readme_table([one, other])

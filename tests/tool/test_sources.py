@@ -449,6 +449,8 @@ def test_a_release_whose_files_are_not_the_commits_is_reported_as_drift(offline:
             before = offline.patch_files()
             assert offline.refresh("--dry").json["rows"] == []
             offline.refresh()
+            git(offline.tree(), "gc", "-q", "--prune=now")
+            offline.refresh()
             assert offline.patch_files() == before
 
 

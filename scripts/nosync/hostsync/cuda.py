@@ -114,7 +114,7 @@ class _OperatorMode(TorchDispatchMode):
             call = Call(func, args, kwargs, lambda t: t.is_cuda, lambda t: t.is_pinned(), ("cuda",))
             for rule, count in waits(rules, call):
                 if not rule.soft and rule.kind != "library":
-                    wait = _Wait(func.name(), rule.kind, rule.why, user_site(), current_node())
+                    wait = _Wait(func.name(), rule.kind, rule.why, user_site(), _here.last_node)
                     _here.expected.extend([wait] * count)
         with operator_label(func.name()):
             return func(*args, **kwargs)

@@ -121,7 +121,7 @@ def _ratio(base: str, patched: str) -> str:
     return f"{float(other[1]) / float(one[1]):.3f}"
 
 
-def page(found: Sequence[Row], titles: dict[str, str]) -> str:
+def page(found: Sequence[Row]) -> str:
     """docs/results.md."""
     lines = [
         "# Results: what was claimed, and what was measured here",
@@ -131,7 +131,7 @@ def page(found: Sequence[Row], titles: dict[str, str]) -> str:
     ]
     numbers: dict[str, int] = {}
     for project in dict.fromkeys(row.claim.project for row in found):
-        lines += ["", f"## {titles.get(project, project)}", ""]
+        lines += ["", f"## {project}", ""]
         cells = [["claim of the pull request", "base, here", "patched, here", "ratio", "", "file"]]
         for row in (row for row in found if row.claim.project == project):
             mark = f"[{numbers.setdefault(row.file.path, len(numbers) + 1)}]" if row.file else ""

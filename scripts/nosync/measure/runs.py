@@ -43,11 +43,11 @@ class Run:
     wall_s: float = 0.0
     rss_mib: float = 0.0
 
-    def values(self, kind: str, arm: str | None = None) -> dict[str, list[Any]]:
-        """``kind`` (ms, count, value) by quantity, in order; of one arm where the lines name arms."""
+    def values(self, kind: str) -> dict[str, list[Any]]:
+        """``kind`` (ms, count, value) by quantity, in order; of lines that name no arm."""
         found: dict[str, list[Any]] = {}
         for line in self.lines:
-            if kind in line and line.get("arm", arm) == arm:
+            if kind in line and line.get("arm") is None:
                 found.setdefault(line["quantity"], []).append(line[kind])
         return found
 
