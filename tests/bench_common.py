@@ -69,6 +69,11 @@ def tell_setting(lines: Lines, package: str, *modules: str) -> None:
     """Which package was imported from where, the versions of what ran, and the device."""
     module = importlib.import_module(package)
     lines.write(imported=getattr(module, "__file__", None) or next(iter(module.__path__)))
+    tell_versions(lines, *modules)
+
+
+def tell_versions(lines: Lines, *modules: str) -> None:
+    """The versions of what ran, and the device."""
     versions = {"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu() else "cpu"}
     for name in modules:
         versions[name] = importlib.import_module(name).__version__

@@ -118,7 +118,7 @@ def waits_and_memory(call: Any) -> dict[str, Any]:
         torch.cuda.set_sync_debug_mode("warn")
         call()
         torch.cuda.set_sync_debug_mode("default")
-    debug = sum("synchronizing" in str(warning.message) for warning in caught)
+    debug = sum("called a synchronizing CUDA operation" in str(warning.message) for warning in caught)
     with host_syncs("cuda", profile=True) as syncs:
         call()
     sites = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from two_trees import PackageCopy, tree_path
-from uma import LightCopy
+from uma import LightCopy, same_bits
 
 NVIDIA = "fairchem.core.graph.radius_graph_pbc_nvidia"
 Graph = dict[str, torch.Tensor]
@@ -164,15 +164,6 @@ def differing(old: Graph, new: Graph) -> list[str]:
     """The parts of two graphs whose bits differ; and the counts on the host, which the base lacks, if they are not
     those on the device."""
     assert old.keys() <= new.keys()
-    names = [name for name in old if name != HOST_COUNTS and not _same(old[name].detach(), new[name].detach())]
+    names = [name for name in old if name != HOST_COUNTS and not same_bits(old[name].detach(), new[name].detach())]
     counts = new.get(HOST_COUNTS)
     return names + [HOST_COUNTS] * (counts is not None and counts != new["neighbors"].tolist())
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.is_floating_point():
-        integer = {torch.float32: torch.int32, torch.float64: torch.int64}[a.dtype]
-        a, b = a.contiguous().view(integer), b.contiguous().view(integer)
-    return torch.equal(a, b)

@@ -30,14 +30,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "scripts")]
 
 import torch  # noqa: E402
-from perf_check_step import BENCHMARK, CONFIG, seed_everything, waits_of  # noqa: E402
-from uma import LightCopy, light_modules, stand_in_for  # noqa: E402
+from perf_check_step import BENCHMARK, job_config, join_group, make_runner, stand_in_for_cluster, waits_of  # noqa: E402
+from uma import LightCopy, operators_of  # noqa: E402
 
 SMOKE = ["num_experts=4", "backbone.sphere_channels=16", "backbone.hidden_channels=16", "backbone.edge_channels=16"]
-
-
-def _no_cluster() -> str:
-    raise RuntimeError("not on a cluster")
 
 
 class Job:
@@ -45,8 +41,7 @@ class Job:
 
     def __init__(self, name: str, root: Path, options: argparse.Namespace, folder: Path) -> None:
         self.name, self.root, self.on_gpu = name, root, options.device == "cuda"
-        self.copy = LightCopy(root)
-        self.copy._modules = light_modules(root, BENCHMARK)
+        self.copy = LightCopy(root, BENCHMARK)
         self.step_ms: list[float] = []
         self.losses: list[float] = []
         self.waits: list[dict[str, Any]] = []
@@ -62,43 +57,18 @@ class Job:
         self._own = self._allocated() - before
 
     def _build(self, options: argparse.Namespace, folder: Path) -> None:
-        from fairchem.core._cli import get_hydra_config_from_yaml
-        from fairchem.core.common import distutils
         from fairchem.core.components.benchmark.fake_dataset import create_fake_benchmark_dataset
         from hydra.core.global_hydra import GlobalHydra
-        from hydra.utils import instantiate
 
         corpus, results = folder / "corpus", folder / self.name
         results.mkdir()
         if not corpus.exists():
             create_fake_benchmark_dataset(str(corpus))
-        overrides = [
-            f"datasets.data_root_dir={corpus}",
-            f"job.device_type={options.device.upper()}",
-            "++job.seed=42",
-            f"++job.run_dir={results}",
-            "++job.timestamp_id=run",
-            "++job.scheduler.ranks_per_node=1",
-            f"runner.callbacks.0.benchmark_results_path={results}/results.pkl",
-            *(SMOKE if options.smoke else []),
-            *options.overrides,
-        ]
         GlobalHydra.instance().clear()
-        config = get_hydra_config_from_yaml(str(options.configs / CONFIG), overrides)
+        config = job_config(options, corpus, results, 1, *(SMOKE if options.smoke else []), *options.overrides)
         if not torch.distributed.is_initialized():
-            distutils.setup(
-                {
-                    "world_size": 1,
-                    "distributed_backend": "nccl" if self.on_gpu else "gloo",
-                    "submit": False,
-                    "cpu": not self.on_gpu,
-                    "init_method": "file",
-                    "shared_file_dir": str(folder),
-                }
-            )
-        seed_everything(config.job.seed)
-        runner = instantiate(config.runner)
-        runner.job_config = config.job
+            join_group(options, 1, folder)
+        runner = make_runner(config)
         self.unit, self.loader = runner.train_eval_unit, runner.train_dataloader
         self._state = types.SimpleNamespace(train_state=types.SimpleNamespace(dataloader=self.loader))
         self.unit.on_train_start(self._state)
@@ -146,17 +116,13 @@ class Job:
 
     def counted_steps(self, count: int) -> None:
         """Waits of some steps, and the operators of one."""
-        from torch.profiler import ProfilerActivity, profile
-
         from nosync.hostsync import host_syncs
 
         for _ in range(count if self.on_gpu else 0):
             with host_syncs("cuda", profile=True) as syncs:
                 self.step()
             self.waits.append(waits_of(syncs, self.root))
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            self.step()
-        self.operators = sum(event.count for event in profiler.key_averages() if event.key.startswith("aten::"))
+        self.operators = operators_of(self.step)
 
     def report(self) -> dict[str, Any]:
         return {
@@ -233,7 +199,7 @@ def main() -> int:
     logging.disable(logging.INFO)  # the job reports each step
     deadline = time.monotonic() + options.seconds
     os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"})
-    stand_in_for("clusterscope", cluster=_no_cluster)
+    stand_in_for_cluster()
     with tempfile.TemporaryDirectory() as folder:
         jobs = [Job(name, root, options, Path(folder)) for name, root in trees.items()]
         measure(jobs, options, deadline)

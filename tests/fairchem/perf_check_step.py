@@ -16,7 +16,6 @@ pkg_resources of setuptools < 81. ray, clusterscope, wandb and the NVIDIA graph 
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import os
 import statistics
@@ -39,10 +38,8 @@ def train(options: argparse.Namespace) -> None:
     """Run the job in this process; rank 0 writes its report to ``options.json``."""
     use_tree(options.tree)
     import torch
-    from fairchem.core._cli import get_hydra_config_from_yaml
     from fairchem.core.common import distutils
     from fairchem.core.components.benchmark.fake_dataset import create_fake_benchmark_dataset
-    from hydra.utils import instantiate
     from torchtnt.framework.train import train as train_steps
 
     run_dir = options.json.parent / options.json.stem
@@ -50,37 +47,13 @@ def train(options: argparse.Namespace) -> None:
     if rank == 0:
         create_fake_benchmark_dataset(str(options.corpus))
     steps = options.warmup + options.timed + options.counted
-    cfg = get_hydra_config_from_yaml(
-        str(options.configs / CONFIG),
-        [
-            f"datasets.data_root_dir={options.corpus}",
-            f"job.device_type={options.device.upper()}",
-            f"max_steps={steps}",
-            "max_epochs=null",
-            "++job.seed=42",
-            f"++job.run_dir={run_dir}",
-            "++job.timestamp_id=run",
-            f"++job.scheduler.ranks_per_node={options.ranks}",
-            f"runner.callbacks.0.benchmark_results_path={run_dir}/results.pkl",
-            *options.overrides,
-        ],
-    )
+    ends = [f"max_steps={steps}", "max_epochs=null"]
+    cfg = job_config(options, options.corpus, run_dir, options.ranks, *ends, *options.overrides)
     shared = run_dir / "run"
     shared.mkdir(parents=True, exist_ok=True)
-    distutils.setup(
-        {
-            "world_size": options.ranks,
-            "distributed_backend": "nccl" if options.device == "cuda" else "gloo",
-            "submit": False,
-            "cpu": options.device == "cpu",
-            "init_method": "file",
-            "shared_file_dir": str(shared),
-        }
-    )
+    join_group(options, options.ranks, shared)
     distutils.synchronize()  # the corpus is there
-    seed_everything(cfg.job.seed)
-    runner = instantiate(cfg.runner)
-    runner.job_config = cfg.job
+    runner = make_runner(cfg)
     watch = make_watch(options)
     # the runner's fit() without its evaluation of every epoch
     train_steps(runner.train_eval_unit, runner.train_dataloader, max_steps=steps, callbacks=[*runner.callbacks, watch])
@@ -99,12 +72,62 @@ def train(options: argparse.Namespace) -> None:
     distutils.cleanup()
 
 
+def job_config(options: argparse.Namespace, corpus: Path, results: Path, ranks: int, *more: str) -> Any:
+    """The job's configuration; ``more``: overrides after those that every run here needs."""
+    from fairchem.core._cli import get_hydra_config_from_yaml
+
+    overrides = [
+        f"datasets.data_root_dir={corpus}",
+        f"job.device_type={options.device.upper()}",
+        "++job.seed=42",
+        f"++job.run_dir={results}",
+        "++job.timestamp_id=run",
+        f"++job.scheduler.ranks_per_node={ranks}",
+        f"runner.callbacks.0.benchmark_results_path={results}/results.pkl",
+        *more,
+    ]
+    return get_hydra_config_from_yaml(str(options.configs / CONFIG), overrides)
+
+
+def join_group(options: argparse.Namespace, ranks: int, shared: Path) -> None:
+    """Join the process group of the ranks, which meet in a folder."""
+    from fairchem.core.common import distutils
+
+    distutils.setup(
+        {
+            "world_size": ranks,
+            "distributed_backend": "nccl" if options.device == "cuda" else "gloo",
+            "submit": False,
+            "cpu": options.device == "cpu",
+            "init_method": "file",
+            "shared_file_dir": str(shared),
+        }
+    )
+
+
+def make_runner(cfg: Any) -> Any:
+    """The job's runner, seeded as the job's launcher does."""
+    from hydra.utils import instantiate
+
+    seed_everything(cfg.job.seed)
+    runner = instantiate(cfg.runner)
+    runner.job_config = cfg.job
+    return runner
+
+
 def use_tree(source_root: Path) -> None:
     """Make the tree's fairchem the one that imports find, without the package code that the job does not need."""
-    from uma import light_modules, stand_in_for
+    from uma import light_modules
 
     sys.modules.update(light_modules(source_root, BENCHMARK))
     sys.path.insert(0, str(source_root))
+    stand_in_for_cluster()
+
+
+def stand_in_for_cluster() -> None:
+    """The job asks clusterscope where it runs: on no cluster."""
+    from uma import stand_in_for
+
     stand_in_for("clusterscope", cluster=_no_cluster)
 
 
@@ -179,17 +202,14 @@ def make_watch(options: argparse.Namespace) -> Any:
 
 def waits_of(syncs: Any, tree: Path) -> dict[str, Any]:
     """One counted step: the waits by call site, largest first."""
-    sites: collections.Counter[tuple[str, str, str]] = collections.Counter()
-    for event in syncs.counted:
-        file = event.file.removeprefix(f"{tree}/")
-        operator = event.operator + (f" <{event.node}>" if event.node else "")
-        sites[f"{file}:{event.line}", operator, str(event.kind)] += event.count
+    from uma import sites
+
     return {
         "count": syncs.count,
         "cross_checks": syncs.cross_checks,
         "pageable_copies": syncs.pageable_copies,
         "blocked_ms": sum(syncs.blocked_ms.values()),
-        "sites": [[site, operator, kind, count] for (site, operator, kind), count in sites.most_common()],
+        "sites": [[*key, count] for key, count in sites(syncs, tree).items()],
     }
 
 

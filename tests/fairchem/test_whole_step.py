@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 import torch
-from uma import DATASETS
-from whole_step import GRAPH, Tree, collate, device_type, load_step, make_unit, pinned, samples, sites, step_tasks
+from uma import DATASETS, sites
+from whole_step import GRAPH, Tree, collate, device_type, load_step, make_unit, pinned, samples, step_tasks
 from whole_step import train_step as run_step
 
 from nosync.hostsync import allow_host_syncs, forbid_host_syncs, host_syncs, value
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.needs_series("step-rest"),
 ]
 WRAPPERS = ("DatasetSpecificSingleHeadWrapper", "DatasetSpecificMoEWrapper")
-FIVE = DATASETS
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def counted_graph(tree: Tree) -> Iterator[None]:
 def warm_unit(tree: Tree, tasks: list[Any], **options: Any) -> Any:
     """A unit after its first step, which makes the optimizer's state and starts the moving average."""
     unit = make_unit(tree, tasks, **options)
-    run_step(tree, unit, collate(tree, tasks, samples(tree, 0, FIVE[:1])))
+    run_step(tree, unit, collate(tree, tasks, samples(tree, 0, DATASETS[:1])))
     return unit
 
 
@@ -67,7 +66,7 @@ def test_step_does_not_wait_outside_of_the_graph(tree: Tree, device: torch.devic
     tasks = step_tasks(tree)
     with device_type(device), counted_graph(tree):
         unit = warm_unit(tree, tasks)
-        batch = collate(tree, tasks, samples(tree, 1, FIVE))
+        batch = collate(tree, tasks, samples(tree, 1, DATASETS))
         if pin:
             batch = pinned(batch)
         with forbid_host_syncs():
@@ -80,7 +79,7 @@ def test_reporting_reads_once(tree: Tree, device: torch.device) -> None:
     tasks = step_tasks(tree)
     with device_type(device), counted_graph(tree):
         unit = warm_unit(tree, tasks, print_every=1)
-        batch = collate(tree, tasks, samples(tree, 1, FIVE))
+        batch = collate(tree, tasks, samples(tree, 1, DATASETS))
         with host_syncs() as syncs:
             run_step(tree, unit, batch)
     assert syncs.count == 1, syncs.table()
@@ -95,7 +94,7 @@ def test_prediction_reads_edge_counts_at_most(tree: Tree, device: torch.device, 
     with device_type(device):
         model = make_unit(tree, tasks, head=wrapper, dataset_mapping={name: name for name in DATASETS}).model
         model.eval().requires_grad_(False)
-        batch = collate(tree, tasks, samples(tree, 2, FIVE)).to(device)
+        batch = collate(tree, tasks, samples(tree, 2, DATASETS)).to(device)
         with tree.copy.active(), host_syncs() as syncs:
             model(batch)
     outside = sites(syncs, without=GRAPH)
@@ -154,17 +153,21 @@ def _cast(sample: Any, dtype: torch.dtype) -> Any:
     return sample
 
 
+def assert_close_to_base(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> None:
+    """In float64, where rounding is far below what a wrong row, mask or count would change."""
+    for name, x in old.items():
+        torch.testing.assert_close(new[name], x, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
 @pytest.mark.parametrize(
     ("wrapper", "names"),
     [(WRAPPERS[0], names) for names in BATCHES.values()] + [(WRAPPERS[1], BATCHES["ten systems"])],
     ids=[*BATCHES, "the other wrapper"],
 )
 def test_steps_have_the_values_of_the_base(wrapper: str, names: tuple[str, ...]) -> None:
-    """In float64, where rounding is far below what a wrong row, mask or count would change."""
     old, new = (run(which, names, torch.float64, head=wrapper) for which in ("base", "patched"))
     assert old.keys() == new.keys()
-    for name, x in old.items():
-        torch.testing.assert_close(new[name], x, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+    assert_close_to_base(old, new)
 
 
 def test_first_loss_has_the_bits_of_the_base() -> None:
@@ -177,8 +180,7 @@ def test_other_models_have_the_values_of_the_base(options: dict[str, Any]) -> No
     """Activation checkpointing in chunks that cut through systems, and the other activation."""
     with small_chunks():
         old, new = (run(which, DATASETS, torch.float64, **options) for which in ("base", "patched"))
-    for name, x in old.items():
-        torch.testing.assert_close(new[name], x, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+    assert_close_to_base(old, new)
 
 
 @contextmanager

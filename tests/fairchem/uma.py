@@ -66,9 +66,9 @@ def load_from(source_root: Path) -> Uma:
 class LightCopy(PackageCopy):
     """A tree's fairchem with empty packages in place of those whose code is slow to import."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *more: str) -> None:
         super().__init__(path, "fairchem.core")
-        self._modules = light_modules(self.path)
+        self._modules = light_modules(self.path, *more)
 
     def forget(self, name: str) -> None:
         """Let a module be the tree's own in place of its stand-in."""
@@ -228,5 +228,31 @@ def places() -> list[str]:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold the same bits (NaN equals NaN, 0.0 differs from -0.0)."""
-    integer = {torch.float32: torch.int32, torch.float64: torch.int64}[a.dtype]
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(integer), b.view(integer))
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.is_floating_point():
+        integer = {torch.float32: torch.int32, torch.float64: torch.int64}[a.dtype]
+        a, b = a.contiguous().view(integer), b.contiguous().view(integer)
+    return torch.equal(a, b)
+
+
+# ----------------------------------------------------------------------------------------------------------- counts
+def sites(syncs: Any, root: Path | None = None, without: tuple[str, ...] = ()) -> dict[tuple[str, str, str], int]:
+    """Counted waits by (file:line, operator, kind); ``without``: parts of file names to leave out."""
+    found: dict[tuple[str, str, str], int] = {}
+    for event in syncs.counted:
+        if any(part in event.file for part in without):
+            continue
+        file = event.file.removeprefix(f"{root}/") if root else event.file
+        key = (f"{file}:{event.line}", event.operator + (f" <{event.node}>" if event.node else ""), str(event.kind))
+        found[key] = found.get(key, 0) + event.count
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def operators_of(run: Callable[[], Any]) -> int:
+    """How many ATen operators a call makes, by the profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        run()
+    return sum(event.count for event in profiler.key_averages() if event.key.startswith("aten::"))

@@ -21,7 +21,9 @@ from unittest import mock
 
 import torch
 from two_trees import tree_path
-from uma import DATASETS, PROPERTIES, LightCopy
+from uma import DATASETS, PROPERTIES, LightCopy, sites
+
+from nosync.hostsync import host_syncs, use_backend
 
 CHANNELS, EXPERTS = 8, 4
 BACKBONE = {
@@ -220,36 +222,28 @@ def pinned(batch: Any) -> Any:
     return pin_memory(batch)
 
 
-def sites(syncs: Any, root: Path | None = None, without: tuple[str, ...] = ()) -> dict[tuple[str, str, str], int]:
-    """Counted waits by (file:line, operator, kind); ``without``: parts of file names to leave out."""
-    found: dict[tuple[str, str, str], int] = {}
-    for event in syncs.counted:
-        if any(part in event.file for part in without):
-            continue
-        file = event.file.removeprefix(f"{root}/") if root else event.file
-        key = (f"{file}:{event.line}", event.operator + (f" <{event.node}>" if event.node else ""), str(event.kind))
-        found[key] = found.get(key, 0) + event.count
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def main(root: Path) -> None:
-    from nosync.hostsync import host_syncs
-    from nosync.hostsync.api import use_backend
-
-    tree = load_step(root)
-    with use_backend("virtual") as device, device_type(device):
+def third_step(tree: Tree, device: torch.device) -> tuple[Any, Any, list[Any]]:
+    """The waits of the third step, whose batch a DataLoader has pinned; the unit and its tasks."""
+    with device_type(device):
         tasks = step_tasks(tree)
         unit = make_unit(tree, tasks)
         for number in range(3):
             batch = pinned(collate(tree, tasks, samples(tree, number)))
-            with host_syncs("virtual") as step:
+            with host_syncs() as syncs:
                 train_step(tree, unit, batch)
+    return syncs, unit, tasks
+
+
+def main(root: Path) -> None:
+    tree = load_step(root)
+    with use_backend("virtual") as device, device_type(device):
+        step, unit, tasks = third_step(tree, device)
         show("a training step, ten systems", step, root)
         unit.model.eval().requires_grad_(False)
         for names in (DATASETS * 2, DATASETS[:1]):
             batch = collate(tree, tasks, samples(tree, 1, names))
             as_the_predictor = {"non_blocking": True} if hasattr(batch, "pin_memory") else {}
-            with tree.copy.active(), host_syncs("virtual") as prediction:
+            with tree.copy.active(), host_syncs() as prediction:
                 unit.model(batch.to(device, **as_the_predictor))
             show(f"a prediction of {len(names)} system(s), with the copy of the batch", prediction, root)
 

@@ -306,16 +306,13 @@ class Waits:
 
     def __init__(self) -> None:
         self.counts = {"sync_debug": 0, "event": 0, "stream": 0, "device": 0}
-        self.on = self.listening = False
+        self.on = False
 
     def listen(self) -> None:
-        """Turn torch's trace on, for good; a second call does nothing."""
+        """Turn torch's trace on, for good."""
         import torch
         from torch.cuda import _gpu_trace
 
-        if self.listening:
-            return
-        self.listening = True
         _gpu_trace.register_callback_for_event_synchronization(lambda event: self._saw("event"))
         _gpu_trace.register_callback_for_stream_synchronization(lambda stream: self._saw("stream"))
         _gpu_trace.register_callback_for_device_synchronization(lambda: self._saw("device"))
@@ -395,6 +392,17 @@ def timed(bench: Bench, name: str) -> dict[str, Any]:
     }
 
 
+def account(bench: Bench, waits: Waits, result: dict[str, Any]) -> bool:
+    """Put the waits of both loops into the result and print them; whether the patched loop has none."""
+    result["waits"] = [count_waits(bench, waits, name, "warn") for name in ("base", "patched")]
+    result["waits"].append(count_waits(bench, waits, "patched", "error"))
+    for row in result["waits"]:
+        seen = row["error"] or f"steps {row['per_step']}, datapipe {row['per_load']}"
+        print(f"  {result['model']}: {row['loop']:8} sync-debug {row['sync_debug_mode']:6} {seen}", flush=True)
+    quiet = [sum(step.values()) for row in result["waits"][1:] for step in row["per_step"]]
+    return not any(quiet) and not result["waits"][2]["error"]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Measure every model; prints a table and writes JSON. 0 if nothing waits and all values are equal."""
     import torch
@@ -411,7 +419,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data == "pipeline" and not arguments.folder.exists():
         write_samples(arguments.folder, arguments.samples, arguments.points * 5 // 4, arguments.faces)
     waits = Waits()
-    begin, results, good = time.monotonic(), [], True
+    begin, results, benches, good = time.monotonic(), [], [], True
     for model in arguments.models:
         bench = Bench(loops, patched, model, arguments)
         result: dict[str, Any] = {"model": model, "parameters": bench.parameters, "warm_up_s": bench.warm_up}
@@ -426,17 +434,12 @@ def run(arguments: argparse.Namespace) -> int:
         result["bitwise_equal"] = len({row["values"] for row in runs}) == 1 and all(row["logged"] for row in runs)
         print(f"  losses and metrics of {len(runs)} runs bitwise equal, all steps logged: {result['bitwise_equal']}")
         good &= result["bitwise_equal"]
-        if gpu():
-            waits.listen()  # after the timed runs: torch's trace runs Python at every event
-            result["waits"] = [count_waits(bench, waits, name, "warn") for name in ("base", "patched")]
-            result["waits"].append(count_waits(bench, waits, "patched", "error"))
-            for row in result["waits"]:
-                seen = row["error"] or f"steps {row['per_step']}, datapipe {row['per_load']}"
-                print(f"  {row['loop']:8} sync-debug {row['sync_debug_mode']:6} {seen}", flush=True)
-            quiet = [sum(step.values()) for row in result["waits"][1:] for step in row["per_step"]]
-            good &= not any(quiet) and not result["waits"][2]["error"]
         results.append(result)
-        del bench
+        benches.append(bench)
+    if gpu():
+        waits.listen()  # after the timed runs of every model: torch's trace runs Python at every event, for good
+        for bench, result in zip(benches, results, strict=True):
+            good &= account(bench, waits, result)
     name = torch.cuda.get_device_name() if gpu() else "cpu"
     report = {"device": name, "torch": torch.__version__, "options": vars(arguments), "models": results}
     arguments.out.write_text(json.dumps(report, indent=1, default=str) + "\n")

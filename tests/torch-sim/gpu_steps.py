@@ -30,7 +30,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministi
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from gpu_counts import _equal_systems, _host_syncs  # noqa: E402
-from torchsim_batches import CELL_FIELDS, FILTERS, FLAVORS, PLAIN_FIELDS, fields, start  # noqa: E402
+from torchsim_batches import FILTERS, FLAVORS, fields, run_steps, start  # noqa: E402
 from two_trees import PackageCopy  # noqa: E402
 
 REPLAYS = 200
@@ -109,8 +109,7 @@ def count_syncs(package: Any, batch: Any, flavor: str, cell_filter: str | None) 
     state, model = start(package, batch, flavor, cell_filter)
     found: dict[str, Any] = {}
     for kind, before in (("first", 0), ("later", 3)):
-        for _ in range(before):
-            state = package.fire_step(state, model, fire_flavor=flavor)
+        state = run_steps(package, state, model, flavor, before)
         with _host_syncs(batch.positions.device) as sites:
             state = package.fire_step(state, model, fire_flavor=flavor)
         found[kind] = sum(sites.values())
@@ -120,12 +119,10 @@ def count_syncs(package: Any, batch: Any, flavor: str, cell_filter: str | None) 
 def milliseconds(package: Any, batch: Any, flavor: str, cell_filter: str | None, n_steps: int) -> float:
     """One eager step's time: a block of steps after some that warm up."""
     state, model = start(package, batch, flavor, cell_filter)
-    for _ in range(4):  # deformed cells: the base's logarithm is cheap at the identity
-        state = package.fire_step(state, model, fire_flavor=flavor)
+    state = run_steps(package, state, model, flavor, 4)  # deformed cells: the base's logarithm is cheap at the identity
     _wait(batch)
     begin = time.perf_counter()
-    for _ in range(n_steps):
-        state = package.fire_step(state, model, fire_flavor=flavor)
+    run_steps(package, state, model, flavor, n_steps)
     _wait(batch)
     return 1e3 * (time.perf_counter() - begin) / n_steps
 
@@ -135,9 +132,7 @@ def graph_numbers(package: Any, batch: Any, flavor: str, cell_filter: str | None
 
     def eager() -> dict[str, torch.Tensor]:
         state, model = start(package, batch, flavor, cell_filter)
-        for _ in range(REPLAYS):
-            state = package.fire_step(state, model, fire_flavor=flavor)
-        return fields(state)
+        return fields(run_steps(package, state, model, flavor, REPLAYS))
 
     def replayed() -> tuple[dict[str, torch.Tensor], float]:
         graph, static = capture(package, batch, flavor, cell_filter)
@@ -169,23 +164,21 @@ def capture(
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         state, model = start(package, batch, flavor, cell_filter)
-        for _ in range(3):
-            state = package.fire_step(state, model, fire_flavor=flavor)
+        run_steps(package, state, model, flavor, 3)
     torch.cuda.current_stream().wait_stream(side)
 
     state, model = start(package, batch, flavor, cell_filter)
-    names = PLAIN_FIELDS + (CELL_FIELDS if cell_filter else ())
-    static = {name: getattr(state, name).detach().clone() for name in names}
+    static = fields(state)
     for name, tensor in static.items():
         setattr(state, name, tensor)
     before = {name: tensor.clone() for name, tensor in static.items()}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         after = package.fire_step(state, model, fire_flavor=flavor)
-        for name in names:
-            static[name].copy_(getattr(after, name))
-    for name in names:
-        static[name].copy_(before[name])
+        for name, tensor in static.items():
+            tensor.copy_(getattr(after, name))
+    for name, tensor in static.items():
+        tensor.copy_(before[name])
     return graph, static
 
 

@@ -152,6 +152,13 @@ def swap_in(state: Any, systems: list[int]) -> None:
             state.cell_velocities[system] = torch.nan
 
 
+def run_steps(package: ModuleType, state: Any, model: Any, flavor: str, number: int) -> Any:
+    """The state after that many steps of FIRE."""
+    for _ in range(number):
+        state = package.fire_step(state, model, fire_flavor=flavor)
+    return state
+
+
 def fields(state: Any) -> dict[str, torch.Tensor]:
     """Copies of all that a step may change."""
     names = PLAIN_FIELDS + (CELL_FIELDS if hasattr(state, "cell_positions") else ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import torch
+from bench_common import tell_versions
 from uma import Uma, five_datasets, load_from, perf_check_tasks
 
 from nosync.hostsync import host_syncs, use_backend
@@ -53,9 +54,8 @@ def main() -> int:
     options = parser.parse_args()
     with writing.Lines(options.out) as lines:
         uma = load_from(options.tree)
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         lines.write(imported=uma.loss.__file__)
-        lines.write(versions={"torch": torch.__version__, "device": name})
+        tell_versions(lines)
         with use_backend() as device:
             {"loss": loss, "step": step}[options.what](lines, uma, device)
     return 0

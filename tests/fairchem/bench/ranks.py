@@ -6,6 +6,7 @@ import sys
 
 import torch
 import two_ranks
+from bench_common import tell_versions
 
 from nosync.measure import writing
 
@@ -15,8 +16,7 @@ def main() -> int:
     parser.add_argument("backend", choices=["gloo", "nccl"])
     options = parser.parse_args()
     with writing.Lines(options.out) as lines:
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        lines.write(versions={"torch": torch.__version__, "device": name})
+        tell_versions(lines)
         if options.backend == "nccl" and torch.cuda.device_count() < two_ranks.RANKS:
             lines.write(unavailable="needs two GPUs")
             return 0

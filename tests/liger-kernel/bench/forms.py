@@ -6,7 +6,7 @@ import statistics
 import sys
 
 import torch
-from bench_common import gpu
+from bench_common import gpu, tell_versions
 
 from nosync.measure import writing
 
@@ -19,7 +19,7 @@ def main() -> int:
         if not gpu():
             lines.write(unavailable="no GPU: Triton kernels")
             return 0
-        lines.write(versions={"torch": torch.__version__, "device": torch.cuda.get_device_name()})
+        tell_versions(lines)
         for name, ms in measured(options.smoke).items():
             lines.value(f"flce.forms.{name}", ms, "ms")
     return 0

@@ -36,7 +36,6 @@ def run(options: Any) -> dict[str, Any]:
         out = Path(folder, "report.json")
         argv = [sys.executable, str(script), "run", "--base", str(options.tree), "--patched", str(options.patched_tree)]
         argv += ["--out", str(out), "--models", options.model, "--rounds", str(options.rounds), "--budget", "400"]
-        argv += ["--folder", str(Path(tempfile.gettempdir(), "drivaer-synthetic"))]
         subprocess.run(argv + (SMOKE if options.smoke else ["--steps", "40"]), check=False)
         return json.loads(out.read_text())
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch_sim
 from bench_common import gpu, tell_memory, tell_setting, wall_ms
+from torchsim_batches import run_steps
 
 from nosync.measure import writing
 
@@ -44,13 +45,6 @@ def argon_model(device: torch.device) -> Any:
     )  # fmt: skip
 
 
-def steps(state: Any, model: Any, flavor: str, number: int) -> Any:
-    """Run FIRE."""
-    for _ in range(number):
-        state = torch_sim.fire_step(state, model, fire_flavor=flavor)
-    return state
-
-
 def main() -> int:
     options = writing.parser(__doc__.splitlines()[0]).parse_args()
     with writing.Lines(options.out) as lines:
@@ -61,8 +55,8 @@ def main() -> int:
         for flavor, name in (("vv_fire", "vv"), ("ase_fire", "ase")):
             for _ in range(2 if options.smoke else SAMPLES):
                 state = torch_sim.fire_init(crystals(number, 2, device), model, fire_flavor=flavor)
-                state = steps(state, model, flavor, 2)
-                run = wall_ms(lambda state=state, flavor=flavor: steps(state, model, flavor, block))
+                state = run_steps(torch_sim, state, model, flavor, 2)
+                run = wall_ms(lambda state=state, flavor=flavor: run_steps(torch_sim, state, model, flavor, block))
                 lines.time(f"argon_ms.{name}", run / block)
         tell_memory(lines)
     return 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import gpu_counts
 import torch
 import torch_sim
 from bench_common import gpu, tell_memory, tell_setting, wall_ms
-from torchsim_batches import start
+from torchsim_batches import FILTERS, FLAVORS, run_steps, start
 
 from nosync.hostsync import host_syncs, use_backend
 from nosync.measure import writing
@@ -21,16 +20,9 @@ SAMPLES = 6
 
 def cases() -> Iterator[tuple[str, str, str | None]]:
     """(name, flavour, filter)."""
-    for flavor in gpu_counts.FLAVORS:
-        for cell_filter in gpu_counts.FILTERS:
+    for flavor in FLAVORS:
+        for cell_filter in FILTERS:
             yield f"{NAMES[flavor]}_{NAMES[cell_filter]}", flavor, cell_filter
-
-
-def steps(state: Any, model: Any, flavor: str, number: int) -> Any:
-    """Run FIRE."""
-    for _ in range(number):
-        state = torch_sim.fire_step(state, model, fire_flavor=flavor)
-    return state
 
 
 def count(lines: writing.Lines, smoke: bool) -> None:
@@ -40,9 +32,9 @@ def count(lines: writing.Lines, smoke: bool) -> None:
         batch = gpu_counts._equal_systems(systems, atoms).to(device)
         for name, flavor, cell_filter in cases():
             state, model = start(torch_sim, batch, flavor, cell_filter)
-            state = steps(state, model, flavor, 5)
+            state = run_steps(torch_sim, state, model, flavor, 5)
             with host_syncs() as syncs:
-                steps(state, model, flavor, 1)
+                run_steps(torch_sim, state, model, flavor, 1)
             lines.count(f"fire.{name}", syncs.count)
 
 
@@ -54,9 +46,11 @@ def time(lines: writing.Lines, smoke: bool) -> None:
         block, samples = (5, 3) if cell_filter == "frechet" else (50, SAMPLES)
         for _ in range(samples):
             state, model = start(torch_sim, batch, flavor, cell_filter)
-            state = steps(state, model, flavor, 2)
+            state = run_steps(torch_sim, state, model, flavor, 2)
             run = wall_ms(
-                lambda state=state, model=model, flavor=flavor, block=block: steps(state, model, flavor, block)
+                lambda state=state, model=model, flavor=flavor, block=block: run_steps(
+                    torch_sim, state, model, flavor, block
+                )
             )
             lines.time(f"fire_ms.{name}", run / block)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 import torch
-from bench_common import gpu, wall_ms
+from bench_common import gpu, tell_versions, wall_ms
 
 from nosync.measure import writing
 
@@ -18,7 +18,7 @@ def main() -> int:
     options = writing.parser(__doc__.splitlines()[0]).parse_args()
     with writing.Lines(options.out) as lines:
         device = torch.device("cuda" if gpu() else "cpu")
-        lines.write(versions={"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu() else "cpu"})
+        tell_versions(lines)
         for name, microseconds in measured(device, 10 if options.smoke else UPDATES).items():
             lines.value(f"microbenchmark.{name}", microseconds, "µs")
     return 0

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch_sim
 from bench_common import gpu, tell_setting
-from torchsim_batches import fields, start
+from torchsim_batches import FILTERS, FLAVORS, fields, start
 
 from nosync.measure import writing
 
@@ -23,8 +23,8 @@ def main() -> int:
     with writing.Lines(options.out) as lines:
         tell_setting(lines, "torch_sim")
         batch = gpu_counts._equal_systems(*(3, 4) if options.smoke else (20, 32)).to(device)
-        for flavor in gpu_counts.FLAVORS:
-            for cell_filter in gpu_counts.FILTERS:
+        for flavor in FLAVORS:
+            for cell_filter in FILTERS:
                 state, model = start(torch_sim, batch, flavor, cell_filter)
                 for step in range(STEPS):
                     state = torch_sim.fire_step(state, model, fire_flavor=flavor)
