@@ -79,6 +79,7 @@ def measure(bench: Bench, options: Options, scale: float, rounds: int) -> dict[s
     del first
     times = interleaved(bench, calls, rounds)
     for which, call in calls.items():
+        result[which]["samples"] = times[which]
         result[which]["ms"] = statistics.median(times[which])
         result[which]["ms_least"] = min(times[which])
         if bench.device == "cuda":

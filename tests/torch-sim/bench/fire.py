@@ -1,9 +1,13 @@
-"""The FIRE table: host syncs or milliseconds of a step by flavour and cell filter, one tree."""
+"""The FIRE table: host syncs or milliseconds of a step by flavour and cell filter, one tree.
+
+The quantity of a case is ``--quantity`` with the case's name, e.g. ``vv_unit``, for ``{case}``.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Collection, Iterator
 
 import gpu_counts
 import torch
@@ -18,31 +22,31 @@ NAMES = {"vv_fire": "vv", "ase_fire": "ase", None: "none", "unit": "unit", "frec
 SAMPLES = 6
 
 
-def cases() -> Iterator[tuple[str, str, str | None]]:
-    """(name, flavour, filter)."""
+def cases(filters: Collection[str]) -> Iterator[tuple[str, str, str | None]]:
+    """(name, flavour, filter) of the cases with these filters, by their names."""
     for flavor in FLAVORS:
-        for cell_filter in FILTERS:
+        for cell_filter in (each for each in FILTERS if NAMES[each] in filters):
             yield f"{NAMES[flavor]}_{NAMES[cell_filter]}", flavor, cell_filter
 
 
-def count(lines: writing.Lines, smoke: bool) -> None:
+def count(lines: writing.Lines, options: Namespace) -> None:
     """Waits of the sixth step; without a GPU by the detector, on a small batch."""
-    systems, atoms = (3, 4) if smoke or not gpu() else (100, 32)
+    systems, atoms = (3, 4) if options.smoke or not gpu() else (100, 32)
     with use_backend() as device:
         batch = gpu_counts._equal_systems(systems, atoms).to(device)
-        for name, flavor, cell_filter in cases():
+        for name, flavor, cell_filter in cases(options.filters):
             state, model = start(torch_sim, batch, flavor, cell_filter)
             state = run_steps(torch_sim, state, model, flavor, 5)
             with host_syncs() as syncs:
                 run_steps(torch_sim, state, model, flavor, 1)
-            lines.count(f"fire.{name}", syncs.count)
+            lines.count(options.quantity.format(case=name), syncs.count)
 
 
-def time(lines: writing.Lines, smoke: bool) -> None:
+def time(lines: writing.Lines, options: Namespace) -> None:
     """Milliseconds of a step, in blocks. Every sample starts anew: all see the same steps."""
-    systems, atoms = (3, 4) if smoke else (100, 32)
+    systems, atoms = (3, 4) if options.smoke else (100, 32)
     batch = gpu_counts._equal_systems(systems, atoms).to(torch.device("cuda" if gpu() else "cpu"))
-    for name, flavor, cell_filter in cases():
+    for name, flavor, cell_filter in cases(options.filters):
         block, samples = (5, 3) if cell_filter == "frechet" else (50, SAMPLES)
         for _ in range(samples):
             state, model = start(torch_sim, batch, flavor, cell_filter)
@@ -52,14 +56,17 @@ def time(lines: writing.Lines, smoke: bool) -> None:
                     torch_sim, state, model, flavor, block
                 )
             )
-            lines.time(f"fire_ms.{name}", run / block)
+            lines.time(options.quantity.format(case=name), run / block)
 
 
 def main() -> int:
-    options = writing.parser(__doc__.splitlines()[0]).parse_args()
+    parser = writing.parser(__doc__.splitlines()[0])
+    parser.add_argument("--quantity", required=True)
+    parser.add_argument("--filters", nargs="+", default=["none", "unit", "frechet"])
+    options = parser.parse_args()
     with writing.Lines(options.out) as lines:
         tell_setting(lines, "torch_sim")
-        {"count": count, "time": time}[options.mode](lines, options.smoke)
+        {"count": count, "time": time}[options.mode](lines, options)
         tell_memory(lines)
     return 0
 

@@ -1,0 +1,46 @@
+"""The on-the-fly neighbour graph, both trees in one process, by ``gpu_graph.py``: waits, time, memory, edges."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from bench_common import tell_versions
+from gpu_graph import CASES, Bench, measure, random_batches
+
+from nosync.measure import writing
+
+RUNS, ROUNDS, RANDOM = 4, 7, 30
+NAMES = {"five datasets, max 30": "30", "five datasets, max 300": "300"}
+
+
+def main() -> int:
+    options = writing.parser(__doc__.splitlines()[0]).parse_args()
+    with writing.Lines(options.out) as lines:
+        tell_versions(lines)
+        bench = Bench(options.tree, options.patched_tree, "cuda" if torch.cuda.is_available() else "cpu")
+        scale = 0.1 if options.smoke else 1.0
+        for run in range(2 if options.smoke else RUNS):
+            for case, name in NAMES.items():
+                found = measure(bench, CASES[case][0], scale, 2 if options.smoke else ROUNDS)
+                tell(lines, found, name, run)
+        if wrong := random_batches(bench, 0, 3 if options.smoke else RANDOM):
+            lines.write(wrong=f"graphs of {len(wrong)} random batches differ: {wrong[0]}")
+    return 0
+
+
+def tell(lines: writing.Lines, found: dict[str, Any], name: str, run: int) -> None:
+    """One case's numbers; memory only of the first run, since the allocator's blocks are others later."""
+    if found["differing"]:
+        lines.write(wrong=f"max_neighbors {name}: {found['differing']} differ")
+    for arm in ("base", "patched"):
+        for ms in found[arm]["samples"]:
+            lines.time(f"graph.ms_{name}", ms, arm=arm, run=run)
+        if run == 0 and "waits" in found[arm]:
+            lines.count(f"graph.waits_{name}", found[arm]["waits"], arm=arm)
+            lines.count(f"graph.mib_{name}", round(found[arm]["peak_mib"]), arm=arm)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
