@@ -19,6 +19,7 @@ from nosync.projects import Project
 from nosync.running import test_results
 from nosync.series import Series
 
+_ONLY = re.compile(r"<!-- only: ([^>]*?) *-->\s*$")
 _OURS = re.compile(rb"nosync|build/patched|build/base", re.IGNORECASE)
 
 
@@ -27,6 +28,8 @@ _OURS = re.compile(rb"nosync|build/patched|build/base", re.IGNORECASE)
 
 def text(layout: Layout, series: Series, branch: Branch, lines: list[Line]) -> Filled:
     """``PR.md``: title, the cover with its figures, what else the branch holds, upstream's own checklist.
+
+    A line of the cover that ends in ``<!-- only: 0.8.5 -->`` is for that base (or those: more ids, with spaces).
 
     Raises:
         NosyncError: the series has no cover.md.
@@ -37,13 +40,25 @@ def text(layout: Layout, series: Series, branch: Branch, lines: list[Line]) -> F
         raise NosyncError(
             f"{series.project}/{series.name} has no cover.md", "the pull request's text is not written yet"
         ) from None
-    filled = figures.fill(layout, branch.cells, cover.strip("\n"))
+    filled = figures.fill(layout, branch.cells, for_base(cover, branch.source.base.id).strip("\n"))
     parts = [f"# {series.title}", filled.text]
     if below := [cell.series for cell in branch.cells[:-1]]:
         parts.append("Stands on:\n\n" + "\n".join(f"- {each.pull_request or each.title}" for each in below))
     if ticks := [line for line in lines if line.pull_request]:
         parts.append("## Checklist\n\n" + "\n".join(f"- [{_mark(line)}] {line.text}" for line in ticks))
     return Filled("\n\n".join(parts) + "\n", filled.problems)
+
+
+def for_base(cover: str, base: str) -> str:
+    """The cover without the lines of other bases, and without the marks that say so."""
+    kept = []
+    for line in cover.splitlines(keepends=True):
+        mark = _ONLY.search(line)
+        if mark is None:
+            kept.append(line)
+        elif base in mark[1].split():
+            kept.append(line[: mark.start()].rstrip() + "\n")
+    return "".join(kept)
 
 
 def _mark(line: Line) -> str:

@@ -11,7 +11,7 @@ import pytest
 from killing import killed_at
 from synthetic import LINES, Files, Result, World, git, make_patches, replaced, write
 
-from nosync import figures, rewriting
+from nosync import figures, pullrequest, rewriting
 from nosync.projects import load_projects
 from nosync.series import cell, load_series
 
@@ -480,3 +480,9 @@ def test_killed_anywhere_the_former_export_is_whole_and_a_rerun_ends_right(world
     assert runs > 2
     assert everything(out(world)) == everything(out(untouched))
     assert world.leftovers() == []
+
+
+def test_a_line_of_the_cover_may_be_for_some_bases_alone() -> None:
+    cover = "both\nnew <!-- only: 2.0 3.0 -->\nold <!-- only: 1.0 -->\nnot at the end <!-- only: 9 --> stays\n"
+    assert pullrequest.for_base(cover, "1.0") == "both\nold\nnot at the end <!-- only: 9 --> stays\n"
+    assert pullrequest.for_base(cover, "3.0") == "both\nnew\nnot at the end <!-- only: 9 --> stays\n"
