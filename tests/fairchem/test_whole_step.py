@@ -170,9 +170,10 @@ def test_steps_have_the_values_of_the_base(wrapper: str, names: tuple[str, ...])
     assert_close_to_base(old, new)
 
 
-def test_first_loss_has_the_bits_of_the_base() -> None:
+def test_first_loss_is_that_of_the_base_in_float32() -> None:
+    """Up to rounding: the norms add their squares in another order."""
     old, new = (run(which, DATASETS * 2, torch.float32) for which in ("base", "patched"))
-    assert torch.equal(old["loss 0"], new["loss 0"])
+    torch.testing.assert_close(new["loss 0"], old["loss 0"], rtol=2e-6, atol=0)
 
 
 @pytest.mark.parametrize("options", [{"activation_checkpointing": True}, {"act_type": "s2"}], ids=str)
