@@ -1,4 +1,4 @@
-"""The patched FIRE gives the base's values: where bit by bit and where within which bound says `torchsim_runs`."""
+"""The patched FIRE gives the base's values, within the bound that `torchsim_runs` describes."""
 
 from __future__ import annotations
 
@@ -35,28 +35,21 @@ def swaps(batch: Batch, generator: torch.Generator) -> Callable[[Any, int], None
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("cell_filter", [None, "unit"])
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_equal_bit_by_bit(
-    both_trees: Both, generator: torch.Generator, flavor: str, shape: str, dtype: torch.dtype
+def test_within_own_spread(
+    both_trees: Both,
+    generator: torch.Generator,
+    flavor: str,
+    cell_filter: str | None,
+    shape: str,
+    dtype: torch.dtype,
 ) -> None:
     n_systems, max_atoms, fixed = SHAPES[shape]
     batch = random_batch(generator, n_systems, max_atoms, dtype, fixed)
-    before_step = swaps(batch, generator)
-    base, patched = (run(copy, batch, flavor, None, N_STEPS, before_step=before_step) for copy in both_trees)
-    assert_equal(patched, base)
+    base = _assert_near_base(both_trees, batch, generator, flavor, cell_filter, N_STEPS)
     if n_systems > 1:
         assert any(_mixed(step) for step in base), "no step had positive and negative power in one batch"
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("flavor", FLAVORS)
-def test_unit_cell_within_own_spread(
-    both_trees: Both, generator: torch.Generator, flavor: str, shape: str, dtype: torch.dtype
-) -> None:
-    n_systems, max_atoms, fixed = SHAPES[shape]
-    batch = random_batch(generator, n_systems, max_atoms, dtype, fixed)
-    _assert_near_base(both_trees, batch, generator, flavor, "unit", N_STEPS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -92,7 +85,8 @@ def _assert_near_base(
     cell_filter: str | None,
     n_steps: int,
     device: torch.device | None = None,
-) -> None:
+) -> Trajectory:
+    """The base's steps, which those of the patched tree are near."""
     before_step = swaps(batch, generator)
     runs = ((copies[1], batch), (copies[0], batch), (copies[0], batch.nudged(generator)))
     found: list[Trajectory] = []
@@ -100,6 +94,7 @@ def _assert_near_base(
         placed = inputs if device is None else inputs.to(device)
         found.append(value(run(copy, placed, flavor, cell_filter, n_steps, before_step=before_step)))
     assert_within_own_spread(*found, batch.system_idx)
+    return found[1]
 
 
 def _compare(
@@ -111,13 +106,9 @@ def _compare(
     n_steps: int,
     **kwargs: Any,
 ) -> None:
-    """Equal without a cell filter, near with one."""
     base, patched = (run(copy, batch, flavor, cell_filter, n_steps, **kwargs) for copy in copies)
-    if cell_filter is None:
-        assert_equal(patched, base)
-    else:
-        nudged = run(copies[0], batch.nudged(generator), flavor, cell_filter, n_steps, **kwargs)
-        assert_within_own_spread(patched, base, nudged, batch.system_idx)
+    nudged = run(copies[0], batch.nudged(generator), flavor, cell_filter, n_steps, **kwargs)
+    assert_within_own_spread(patched, base, nudged, batch.system_idx)
 
 
 @pytest.mark.parametrize("cell_filter", [None, "unit"])
@@ -144,10 +135,7 @@ def test_swap_by_concatenation(
     base, patched = (steps(copy, batch) for copy in both_trees)
     assert base[0]["velocities"].isnan().any()
     assert not base[0]["velocities"].isnan().all()
-    if cell_filter is None:
-        assert_equal(patched, base)
-    else:
-        assert_within_own_spread(patched, base, steps(both_trees[0], batch.nudged(generator)), batch.system_idx)
+    assert_within_own_spread(patched, base, steps(both_trees[0], batch.nudged(generator)), batch.system_idx)
 
 
 def _first_step(state: Any) -> None:

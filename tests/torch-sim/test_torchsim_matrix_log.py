@@ -102,6 +102,20 @@ def test_near_a_rotation_by_pi(generator: torch.Generator, distance: float, digi
     torch.testing.assert_close(tsm.matrix_log_33(torch.matrix_exp(log)), log, rtol=0, atol=10.0**-digits)
 
 
+@pytest.mark.parametrize("condition", [1e1, 1e3, 4e3, 1e4, 1e6])
+def test_a_rotation_by_pi_is_nan_in_ill_conditioned_bases_too(generator: torch.Generator, condition: float) -> None:
+    """What the rounding of such a matrix makes of its invariants must not pass for a logarithm."""
+    both = torch.randn(2, 5000, 3, 3, generator=generator, dtype=torch.float64)
+    left, right = torch.linalg.qr(both)[0]
+    middle = condition ** -torch.rand(5000, generator=generator, dtype=torch.float64)
+    singular = torch.stack((torch.ones_like(middle), middle, torch.full_like(middle, 1 / condition)), dim=-1)
+    basis = left * singular.unsqueeze(-2) @ right
+    third = torch.randn(5000, generator=generator, dtype=torch.float64).exp()
+    eigenvalues = torch.stack((-torch.ones_like(third), -torch.ones_like(third), third), dim=-1)
+    matrices = basis * eigenvalues.unsqueeze(-2) @ torch.linalg.inv(basis)
+    assert tsm.matrix_log_33(matrices).isnan().any(dim=(1, 2)).all()
+
+
 @pytest.mark.parametrize(
     "eigenvalues",
     [(-1, 1, 1), (-1, -1, 1), (-2, -1, 3), (-1, -1, -1), (0, 1, 1), (0, 0, 0), (math.nan, 1, 1), (math.inf, 1, 1)],

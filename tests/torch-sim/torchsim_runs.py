@@ -1,14 +1,13 @@
 """Runs of FIRE with one copy of torch_sim after the other, and what may differ between them.
 
-Where base and patched make the same operations on the same machine, their values must be equal bit by bit: without a
-cell filter. With one, the patched tree inverts cells in closed form and takes another logarithm and exponential. And
-two things are not reproducible even on the base against itself: the matrix logarithm of the Frechet filter (seen on
-the base: the same run differs in the last digits from process to process; LAPACK and SciPy round differently with
-a buffer's alignment) and, on a GPU, the order in which scatter_add_ sums. There the bound is measured: the base
-runs once more from positions and a cell that are moved by one unit in the last place, and what has become of that
-rounding difference by a step is what one rounding difference may do, or one unit in the last place of the largest
-value, where that is more. Some enter at each step (ROUNDINGS: the products
-that a step with a cell filter makes in another way), so the bound after n steps is n times that many.
+The patched tree makes a step's sums and products in another order, and with a cell filter it inverts cells in closed
+form and takes another logarithm and exponential. And two things are not reproducible even on the base against itself:
+the matrix logarithm of the Frechet filter (seen on the base: the same run differs in the last digits from process to
+process; LAPACK and SciPy round differently with a buffer's alignment) and, on a GPU, the order in which scatter_add_
+sums. So the bound is measured: the base runs once more from positions and a cell that are moved by one unit in the
+last place, and what has become of that rounding difference by a step is what one rounding difference may do, or one
+unit in the last place of the largest value, where that is more. Some enter at each step (ROUNDINGS: the products that
+a step makes in another way), so the bound after n steps is n times that many.
 """
 
 from __future__ import annotations
