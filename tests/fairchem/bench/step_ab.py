@@ -16,11 +16,12 @@ from nosync.measure import writing
 
 def main() -> int:
     parser = writing.parser(__doc__.splitlines()[0])
-    parser.add_argument("--configs", type=Path, help="the configs folder; default: beside the base's source root")
+    parser.add_argument("--configs", type=Path, help="the configs folder; default: beside a tree's source root")
     parser.add_argument("--name", required=True, help="of the quantities")
     parser.add_argument("--rounds", type=int, default=6)
     options, overrides = parser.parse_known_args()
-    configs = options.configs or options.tree.parent / "configs"
+    beside = [tree.parent / "configs" for tree in (options.tree, options.patched_tree)]
+    configs = options.configs or next((each for each in beside if each.is_dir()), beside[0])
     with writing.Lines(options.out) as lines, tempfile.TemporaryDirectory() as folder:
         if not (configs / "uma").is_dir():
             lines.write(unavailable="this base comes from an archive, which has no configs")
