@@ -16,13 +16,15 @@ CHECK_PYTHON := $(PYTHON)
 EXPORT_PYTHON := $(PYTHON)
 WHEELS_PYTHON := $(PYTHON)
 LIBS_PYTHON := $(PYTHON)
-tool-env check-env export-env wheels-env libs:
+TORCH_SIM_BENCH_PYTHON := $(PYTHON)
+tool-env check-env export-env wheels-env libs torch-sim-bench-env:
 else
 TOOL_PYTHON := build/env/tool/bin/python
 CHECK_PYTHON := build/env/check/bin/python
 EXPORT_PYTHON := build/env/export/bin/python
 WHEELS_PYTHON := build/env/wheels/bin/python
 LIBS_PYTHON := build/env/libs/bin/python
+TORCH_SIM_BENCH_PYTHON := build/env/bench-torch-sim/bin/python
 tool-env:
 	@scripts/bootstrap tool
 check-env:
@@ -33,19 +35,21 @@ wheels-env:
 	@scripts/bootstrap wheels
 libs: ## the environment that runs the libraries (torch and what the four import, some 7 GB)
 	@scripts/bootstrap libs
+torch-sim-bench-env:
+	@scripts/bootstrap bench-torch-sim
 endif
 
-NOSYNC := PYTHONPATH=scripts NOSYNC_PYTHON=$(abspath $(LIBS_PYTHON)) $(TOOL_PYTHON) -m nosync
-ifneq ($(findstring /,$(LIBS_PYTHON)),/)
-NOSYNC := PYTHONPATH=scripts NOSYNC_PYTHON=$(LIBS_PYTHON) $(TOOL_PYTHON) -m nosync
-endif
+# The interpreter that the trees run on: a path, or a command that the PATH knows.
+located = $(if $(findstring /,$(1)),$(abspath $(1)),$(1))
+NOSYNC_ON = PYTHONPATH=scripts NOSYNC_PYTHON=$(call located,$(1)) $(TOOL_PYTHON) -m nosync
+NOSYNC := $(call NOSYNC_ON,$(LIBS_PYTHON))
 JSON_FLAG := $(if $(JSON),--json)
 FORCE_FLAG := $(if $(FORCE),--force)
 SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
 HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
 .DEFAULT_GOAL := help
-.PHONY: help tool-env check-env export-env wheels-env libs apply status test test-tool test-hostsync static check lock drift wheels env bench-report
+.PHONY: help tool-env check-env export-env wheels-env libs torch-sim-bench-env bench-torch-sim apply status test test-tool test-hostsync static check lock drift wheels env bench-report
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / {sub(/%/, "<project>", $$1); printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,9 +106,15 @@ audit-%: libs tool-env ## host syncs of a sample step of one project by call sit
 bench-report: tool-env ## write docs/results.md and the README's table from the committed result files
 	@$(NOSYNC) bench-report $(JSON_FLAG) $(if $(DRY),--dry)
 
-bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, SECONDS=n, SMOKE=1)
-	@$(NOSYNC) bench $(JSON_FLAG) --base $(BASE) $* $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) \
+BENCH = bench $(JSON_FLAG) --base $(BASE) $(1) $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(SMOKE),--smoke) $(BENCH_FLAGS) $(if $(ONLY),--only $(ONLY))
+
+bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, SECONDS=n, SMOKE=1)
+	@$(NOSYNC) $(call BENCH,$*)
+
+# in an environment of its own, which has SevenNet too
+bench-torch-sim: torch-sim-bench-env tool-env
+	@$(call NOSYNC_ON,$(TORCH_SIM_BENCH_PYTHON)) $(call BENCH,torch-sim)
 
 static: check-env tool-env ## format, lint, types, pins, patches, workflows
 	@ci/check $(CHECK_PYTHON)
@@ -113,5 +123,5 @@ static: check-env tool-env ## format, lint, types, pins, patches, workflows
 check: static test-tool ## all of that and the tests of the tool
 
 lock: ## write requirements/*.txt anew from *.in
-	@for name in uv tool export check libs wheels $(PROJECTS:%=upstream-%); do (cd requirements && uv pip compile -q --generate-hashes --no-emit-index-url \
+	@for name in uv tool export check libs wheels bench-torch-sim $(PROJECTS:%=upstream-%); do (cd requirements && uv pip compile -q --generate-hashes --no-emit-index-url \
 	  --python-version 3.12 --universal $$name.in -o $$name.txt); done

@@ -72,12 +72,12 @@ def tell_setting(lines: Lines, package: str, *modules: str) -> None:
     tell_versions(lines, *modules)
 
 
-def tell_versions(lines: Lines, *modules: str) -> None:
-    """The versions of what ran, and the device."""
+def tell_versions(lines: Lines, *modules: str, more: dict[str, str] | None = None) -> None:
+    """The versions of what ran, the device, and what else of the setting bears on the numbers."""
     versions = {"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu() else "cpu"}
     for name in modules:
         versions[name] = importlib.import_module(name).__version__
-    lines.write(versions=versions)
+    lines.write(versions=versions | (more or {}))
 
 
 def tell_memory(lines: Lines) -> None:
