@@ -23,7 +23,7 @@ from crystals import mixed_crystals
 from nosync.hostsync import host_syncs, use_backend
 from nosync.measure import writing
 
-CRYSTALS, MAX_STEPS, FORCE_TOL = 100, 120, 0.02  # eV/Angstrom, cell forces too
+CRYSTALS, MAX_STEPS, FORCE_TOL = 100, 100, 0.02  # eV/Angstrom, cell forces too
 WARM_UP_STEPS, MODEL_CALLS = 10, 5
 COUNTED_STEPS = 10
 NEIGHBORS = ("neighbors", "transforms.py")
