@@ -52,7 +52,9 @@ def one_case(
         with patched.active() as package:
             found = graph(package, compared=run == 0)
         if found.get("error") or found.get("deterministic", "equal") != "equal":
-            lines.write(wrong=f"{name}: {found.get('error') or 'replays against eager steps: ' + found['deterministic']}")
+            lines.write(
+                wrong=f"{name}: {found.get('error') or 'replays against eager steps: ' + found['deterministic']}"
+            )
             return
         lines.time(f"step_graph_ms.{name}", found["ms"], arm="patched", run=run)
 
