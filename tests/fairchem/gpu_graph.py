@@ -65,7 +65,7 @@ class Bench:
         return batch
 
 
-def measure(bench: Bench, options: Options, scale: float, rounds: int) -> dict[str, Any]:
+def measure(bench: Bench, options: Options, scale: float, rounds: int, counted: bool = True) -> dict[str, Any]:
     """One case: for each tree the waits, times and memory, and which parts of the graphs differ."""
     batches = {which: bench.batch(code, options, scale) for which, code in bench.codes.items()}
     calls = {
@@ -82,7 +82,7 @@ def measure(bench: Bench, options: Options, scale: float, rounds: int) -> dict[s
         result[which]["samples"] = times[which]
         result[which]["ms"] = statistics.median(times[which])
         result[which]["ms_least"] = min(times[which])
-        if bench.device == "cuda":
+        if counted and bench.device == "cuda":
             result[which] |= waits_and_memory(call)
     return result
 

@@ -38,7 +38,7 @@ class Workload:
         runs: Runs of each arm (``time``).
         arms: The trees that stand for base and patched; a series' name is the tree that ends with it.
         minutes: After which a run is stopped and counts as failed.
-        gpus: How many devices it needs.
+        gpus: How many devices it needs; none for ``count`` unless said, since without one the detector counts.
         prior: Base recordings that set the tolerances (``record``).
         base_records: Base recordings that are compared (``record``).
         patched_records: Patched recordings (``record``).
@@ -114,6 +114,7 @@ def _workload(folder: Path, entry: dict[str, Any]) -> Workload:
     if entry["kind"] not in KINDS:
         raise SuiteError(f"{folder}: kind {entry['kind']!r}; one of: {', '.join(KINDS)}")
     lists: dict[str, Any] = {name: tuple(entry[name]) for name in ("arguments", "arms") if name in entry}
+    entry.setdefault("gpus", 0 if entry["kind"] == "count" else 1)
     made = Workload(**{**entry, **lists, "script": folder / entry["script"]})
     if not made.script.is_file():
         raise SuiteError(f"{folder}: there is no {entry['script']}")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_common import tell_versions
 from uma import operators_of
-from whole_step import Tree, load_step
+from whole_step import Tree
+from whole_step_counts import told_tree
 
 from nosync.measure import writing
 
@@ -61,10 +61,7 @@ def trained_on_forces(layer: Callable[..., Any], inputs: list[torch.Tensor]) -> 
 def main() -> int:
     options = writing.parser(__doc__.splitlines()[0]).parse_args()
     with writing.Lines(options.out) as lines:
-        tree = load_step(options.tree)
-        lines.write(imported=tree.unit.__file__)
-        tell_versions(lines)
-        for name, (layer, inputs) in layers(tree).items():
+        for name, (layer, inputs) in layers(told_tree(lines, options.tree)).items():
             trained_on_forces(layer, inputs)
             lines.count(f"escn.{name}", operators_of(lambda: trained_on_forces(layer, inputs)))  # noqa: B023
     return 0

@@ -23,16 +23,24 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--configs", type=Path, help="the configs folder; default: beside the tree's source root")
     options, overrides = parser.parse_known_args()
-    configs = options.configs or options.tree.parent / "configs"
     with writing.Lines(options.out) as lines, tempfile.TemporaryDirectory() as folder:
-        if not (configs / "uma").is_dir():
-            lines.write(unavailable="this base comes from an archive, which has no configs")
+        configs = find_configs(lines, options.configs, options.tree)
+        if configs is None:
             return 0
         if options.mode == "record":
             record(options, overrides, configs, Path(folder), lines)
         else:
             time(options, overrides, configs, Path(folder), lines)
     return 0
+
+
+def find_configs(lines: writing.Lines, given: Path | None, *roots: Path) -> Path | None:
+    """The configs folder: that given, or the first beside a source root; None, and a line that says why, without."""
+    for folder in [given] if given else [root.parent / "configs" for root in roots]:
+        if (folder / "uma").is_dir():
+            return folder
+    lines.write(unavailable="this base comes from an archive, which has no configs")
+    return None
 
 
 def time(options: Any, overrides: list[str], configs: Path, folder: Path, lines: writing.Lines) -> None:

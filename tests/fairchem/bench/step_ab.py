@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from perf_check import find_configs
 
 from nosync.measure import writing
 
@@ -20,11 +21,9 @@ def main() -> int:
     parser.add_argument("--name", required=True, help="of the quantities")
     parser.add_argument("--rounds", type=int, default=6)
     options, overrides = parser.parse_known_args()
-    beside = [tree.parent / "configs" for tree in (options.tree, options.patched_tree)]
-    configs = options.configs or next((each for each in beside if each.is_dir()), beside[0])
     with writing.Lines(options.out) as lines, tempfile.TemporaryDirectory() as folder:
-        if not (configs / "uma").is_dir():
-            lines.write(unavailable="this base comes from an archive, which has no configs")
+        configs = find_configs(lines, options.configs, options.tree, options.patched_tree)
+        if configs is None:
             return 0
         tell(lines, run(options, configs, overrides, Path(folder, "report.json")), options.name)
     return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bench_common import tell_versions
@@ -48,12 +49,18 @@ def operators(tree: Tree) -> int:
         return operators_of(lambda: train_step(tree, unit, batch))
 
 
+def told_tree(lines: writing.Lines, root: Path) -> Tree:
+    """The tree with this source root, after a line about where it is from and what runs it."""
+    tree = load_step(root)
+    lines.write(imported=tree.unit.__file__)
+    tell_versions(lines)
+    return tree
+
+
 def main() -> int:
     options = writing.parser(__doc__.splitlines()[0]).parse_args()
     with writing.Lines(options.out) as lines:
-        tree = load_step(options.tree)
-        lines.write(imported=tree.unit.__file__)
-        tell_versions(lines)
+        tree = told_tree(lines, options.tree)
         lines.count("moe.operators", operators(tree))
         with use_backend() as device:
             syncs, *_ = third_step(tree, device)

@@ -20,6 +20,7 @@ from nosync.measure import writing
 
 NAMES = {"vv_fire": "vv", "ase_fire": "ase", None: "none", "unit": "unit", "frechet": "frechet"}
 SAMPLES = 6
+ALL = [NAMES[each] for each in FILTERS]
 
 
 def cases(filters: Collection[str]) -> Iterator[tuple[str, str, str | None]]:
@@ -62,7 +63,7 @@ def time(lines: writing.Lines, options: Namespace) -> None:
 def main() -> int:
     parser = writing.parser(__doc__.splitlines()[0])
     parser.add_argument("--quantity", required=True)
-    parser.add_argument("--filters", nargs="+", default=["none", "unit", "frechet"])
+    parser.add_argument("--filters", nargs="+", default=ALL)
     options = parser.parse_args()
     with writing.Lines(options.out) as lines:
         tell_setting(lines, "torch_sim")

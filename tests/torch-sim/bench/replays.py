@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gpu_steps
 import torch
 from bench_common import tell_versions
-from fire import cases
+from fire import ALL, cases
 from gpu_counts import _equal_systems
 from two_trees import PackageCopy
 
@@ -26,16 +24,11 @@ def main() -> int:
         if not torch.cuda.is_available():
             lines.write(unavailable="a CUDA graph needs a GPU")
             return 0
-        copies = [copy_of(options.tree), copy_of(options.patched_tree)]
+        copies = [PackageCopy(root.resolve(), "torch_sim") for root in (options.tree, options.patched_tree)]
         batch = _equal_systems(*(3, 4) if options.smoke else (100, 32)).to("cuda")
-        for name, flavor, cell_filter in cases(["none", "unit", "frechet"]):
+        for name, flavor, cell_filter in cases(ALL):
             one_case(lines, copies, batch, name, flavor, cell_filter)
     return 0
-
-
-def copy_of(root: Path) -> PackageCopy:
-    """The tree's torch_sim, importable beside the other's."""
-    return PackageCopy(root.resolve(), "torch_sim")
 
 
 def one_case(
@@ -43,14 +36,13 @@ def one_case(
 ) -> None:
     """Times of one flavour and filter; a capture that fails or ends elsewhere is said in place of a number."""
     base, patched = copies
-    block = 4 if cell_filter == "frechet" else 20
-    graph = partial(gpu_steps.graph_numbers, batch=batch, flavor=flavor, cell_filter=cell_filter)
+    steps = gpu_steps.block("base", cell_filter)
     for run in range(RUNS):
         with base.active() as package:
-            ms = gpu_steps.milliseconds(package, batch, flavor, cell_filter, block)
+            ms = gpu_steps.milliseconds(package, batch, flavor, cell_filter, steps)
             lines.time(f"step_graph_ms.{name}", ms, arm="base", run=run)
         with patched.active() as package:
-            found = graph(package, compared=run == 0)
+            found = gpu_steps.graph_numbers(package, batch, flavor, cell_filter, compared=run == 0)
         if found.get("error") or found.get("deterministic", "equal") != "equal":
             lines.write(
                 wrong=f"{name}: {found.get('error') or 'replays against eager steps: ' + found['deterministic']}"
