@@ -1,6 +1,7 @@
-"""Host syncs of a whole UMA training step outside of the graph builder, by what waits; and the operators it calls.
+"""Host syncs of a whole UMA training step outside of the graph builder, by what waits; or the operators it calls.
 
-A small model, ten systems of five datasets, the third step: on a GPU by torch's counters, without one by the detector.
+A small model, ten systems of five datasets. Waits are the third step's: by torch's counters on a GPU, by the detector
+without one.
 """
 
 from __future__ import annotations
@@ -57,16 +58,23 @@ def told_tree(lines: writing.Lines, root: Path) -> Tree:
     return tree
 
 
+def waits(tree: Tree) -> dict[str, int]:
+    """Host syncs of the third step outside of the graph, by what waits."""
+    with use_backend() as device:
+        syncs, *_ = third_step(tree, device)
+        outside = [event for event in syncs.counted if not any(part in event.file for part in GRAPH)]
+    return {quantity: sum(event.count for event in outside if belongs(event)) for quantity, belongs in WAITS.items()}
+
+
 def main() -> int:
-    options = writing.parser(__doc__.splitlines()[0]).parse_args()
+    parser = writing.parser(__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("waits", "operators"))
+    options = parser.parse_args()
     with writing.Lines(options.out) as lines:
         tree = told_tree(lines, options.tree)
-        lines.count("moe.operators", operators(tree))
-        with use_backend() as device:
-            syncs, *_ = third_step(tree, device)
-            outside = [event for event in syncs.counted if not any(part in event.file for part in GRAPH)]
-        for quantity, waits in WAITS.items():
-            lines.count(quantity, sum(event.count for event in outside if waits(event)))
+        found = waits(tree) if options.what == "waits" else {"moe.operators": operators(tree)}
+        for quantity, number in found.items():
+            lines.count(quantity, number)
     return 0
 
 
