@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from measuring import runner, workload
 
-from nosync.measure import machine, statistics
+from nosync.measure import machine, results, statistics
 from nosync.measure.ab import measure
 
 NOISE = "noise = [0.02, 0.03, -0.03, -0.02, 0.01, 0.0, -0.01, -0.01][number % 8]\n"
@@ -61,6 +61,17 @@ def test_a_large_difference_outlives_a_small_drift() -> None:
 
 def test_a_slower_patch_is_called_slower() -> None:
     assert statistics.compare([5.0, 5.1, 4.9, 5.0], [6.0, 6.1, 6.0, 5.9]).verdict == statistics.SLOWER
+
+
+def test_rounds_that_have_no_time_are_left_out(tmp_path: Path) -> None:
+    """The rounds before the end count, the first one always, and the report says that there are fewer."""
+    given = workload(tmp_path, STEPS.replace("noise", "0"), warm_up=5, runs=3)
+    measured = measure(runner(tmp_path, 10.0, 8.0), given, end=time.monotonic())
+    assert [(run.arm, run.number) for run in measured.runs] == [("base", 0), ("patched", 0)]
+    assert measured.good
+    assert measured.times["step"].verdict == statistics.TOO_FEW
+    assert "Short: 1 of 3 runs" in "\n".join(results.workload_lines(results.as_dict(measured)))
+    assert not measure(runner(tmp_path, 10.0, 8.0), given, end=time.monotonic() + 600).reason
 
 
 @pytest.mark.parametrize("runs", [1, 2])

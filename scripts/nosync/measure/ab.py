@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Measured:
 
     Attributes:
         state: ``measured``, or why there is no number: ``failed``, ``busy`` or ``unavailable``.
+        reason: More about that; of a measured one, why it has fewer runs than were asked for.
         times: Per quantity, ms.
         means: Per quantity, ms: mean step of each arm, over all steps of all runs.
         counts: Per quantity, (base, patched).
@@ -47,10 +49,17 @@ class Measured:
         return self
 
 
-def measure(runner: Runner, workload: Workload) -> Measured:
-    """Run a workload of any kind but ``record``, and summarise it."""
+def measure(runner: Runner, workload: Workload, end: float = float("inf")) -> Measured:
+    """Run a workload of any kind but ``record``, and summarise it.
+
+    Args:
+        end: On the monotonic clock: a round of runs that would not end before it is not begun, except for the first.
+    """
     measured = Measured(workload)
     for arm, number in order(workload):
+        if _short_of_time(measured, arm, number, end):
+            measured.reason = f"{number} of {workload.runs} runs of each arm: there was no time for more"
+            break
         run = runner.run(workload, arm, number)
         measured.runs.append(run)
         say(workload, run)
@@ -65,6 +74,15 @@ def measure(runner: Runner, workload: Workload) -> Measured:
     if measured.good and not (measured.times or measured.counts or measured.values):
         return measured.stop("failed", "it wrote no number")
     return measured
+
+
+def _short_of_time(measured: Measured, arm: str, number: int, end: float) -> bool:
+    """Before a round but the first: does a round, as long as the longest so far, not fit before the end?"""
+    if not number or arm != measured.workload.arms[0]:
+        return False
+    walls = [run.wall_s for run in measured.runs]
+    longest = max(base + patched for base, patched in zip(walls[::2], walls[1::2], strict=True))
+    return time.monotonic() + longest > end
 
 
 def order(workload: Workload) -> Iterable[tuple[str, int]]:

@@ -34,7 +34,7 @@ class Request:
         out: The folder for the results.
         only: Names of the workloads to run; all if empty.
         runs: Runs of each arm in place of what the suite says.
-        seconds: After which no further workload starts.
+        seconds: After which no further workload starts, and no round of runs that would not end before it.
         path: More folders for the workloads' PYTHONPATH.
         smoke: A dry run.
         measured: ``<series>@<base>`` to the digest of the series' code in the patched tree.
@@ -81,7 +81,7 @@ def _one(request: Request, workload: Workload, described: dict[str, Any], end: f
     try:
         if workload.kind == "record":
             return equivalence.measure(runner, workload, request.out / "recordings" / workload.name)
-        return ab.measure(runner, workload)
+        return ab.measure(runner, workload, end)
     except (ValueError, OSError) as error:
         return Measured(workload).stop("failed", str(error))
 

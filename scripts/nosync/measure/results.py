@@ -116,7 +116,7 @@ def markdown(body: dict[str, Any]) -> str:
     for workload in body["workloads"]:
         lines += ["", f"## {workload['name']}", ""]
         lines += [workload["about"], ""] if workload["about"] else []
-        lines += _workload(workload)
+        lines += workload_lines(workload)
     return "\n".join(lines) + "\n"
 
 
@@ -127,10 +127,12 @@ def _versions(body: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in merged.items()) or "versions not told"
 
 
-def _workload(workload: dict[str, Any]) -> list[str]:
+def workload_lines(workload: dict[str, Any]) -> list[str]:
+    """The report of one workload, from `as_dict`."""
     if workload["state"] != "measured":
         return [f"**No number: {workload['state']}.** {workload['reason']}"]
-    lines = table(_time_rows(workload["times"])) if workload["times"] else []
+    lines = [f"Short: {workload['reason']}.", ""] if workload.get("reason") else []
+    lines += table(_time_rows(workload["times"])) if workload["times"] else []
     if workload["counts"]:
         rows = [["", "base", "patched"], *([name, *pair] for name, pair in workload["counts"].items())]
         lines += ["", *table(rows)] if lines else table(rows)
