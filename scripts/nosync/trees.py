@@ -103,7 +103,7 @@ def write_record(repo: Repo, record: Record) -> None:
 
 def record_blob(repo: Repo, record: Record) -> str:
     """The record as a blob in the tree's object database, no ref yet."""
-    return repo.git("hash-object", "-w", "--stdin", data=json.dumps(asdict(record), indent=1).encode()).strip()
+    return repo.git("hash-object", "-w", "--stdin", data=json.dumps(asdict(record)).encode()).strip()
 
 
 def store_patches(repo: Repo, states: list[PatchState], patches: Iterable[tuple[str, Path]]) -> str:
