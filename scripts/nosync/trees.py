@@ -123,9 +123,15 @@ def store_patches(repo: Repo, states: list[PatchState], patches: Iterable[tuple[
     return repo.git("mktree", data=lines.encode()).strip()
 
 
-def fetch(repo: Repo, source: Path, ref: str, into: str) -> None:
-    """Copy a ref of another repository or bundle of this machine, and what it needs, into a ref of this one."""
-    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(source), f"+{ref}:{into}")
+def fetch(repo: Repo, source: Path, ref: str, into: str, loose: bool = False) -> None:
+    """Copy a ref of another repository or bundle of this machine, and what it needs, into a ref of this one.
+
+    Args:
+        loose: As single objects: the deltas of a pack would be taken over into bundles, which are to be the same bytes
+            everywhere.
+    """
+    settings = ("-c", "fetch.unpackLimit=1000000") if loose else ()
+    repo.git(*settings, "fetch", "-q", "--no-tags", "--no-write-fetch-head", str(source), f"+{ref}:{into}")
 
 
 def head(repo: Repo) -> str:
