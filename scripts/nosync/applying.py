@@ -40,6 +40,11 @@ class Item:
     blob: str
     other_form: list[str]
 
+    @property
+    def way_to_its_base(self) -> str:
+        """The command that brings the base it was written for: patches/<project>/<series>/<base>/<file>."""
+        return f"make apply P={self.file.parents[2].name} BASE={self.file.parent.name}"
+
     def state(self, word: str, commit: str = "", detail: str = "") -> PatchState:
         return PatchState(self.series, self.file.name, word, commit, detail, self.left_out, self.blob, self.other_form)
 
@@ -180,7 +185,7 @@ def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:
             raise NosyncError(
                 f"{item.series}/{item.file.name}: a three-way merge lacks the base that the patch was written for",
                 "that base could not be fetched, or the patch names blobs of no known base",
-                "make apply with the earlier base reachable",
+                f"{item.way_to_its_base}, then the same command again",
                 failure.err,
             ) from None
         return item.state("conflict", "", "in " + ", ".join(files) if files else _last_line(failure))

@@ -25,6 +25,7 @@ from synthetic import (
 )  # fmt: skip
 
 from nosync import figures, pullrequest, rewriting
+from nosync.git import Repo
 from nosync.projects import load_projects
 from nosync.series import cell, load_series
 
@@ -468,6 +469,65 @@ def test_patches_of_a_later_base_are_not_exported_for_an_earlier_one(world: Worl
     (world.root / "patches/demo/alpha/1.0").rename(world.root / "patches/demo/alpha/1.1")
     result = world.run("export", "demo", "--series", "alpha")
     assert result.code == 2 and "has no patches for 1.0 or an earlier base" in result.err
+
+
+def test_nothing_is_exported_when_the_commits_are_not_those_of_the_patches(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another git in the same folder, or a rewriting that drops or joins commits: no bogus patch may leave."""
+    export(world, "--series", "alpha")
+    former = everything(out(world))
+    inner = rewriting.rewrite
+
+    def too_many(repo: Repo, branch: str, rules: rewriting.Rules) -> None:
+        inner(repo, branch, rules)
+        commit(repo.path, {"src/demo/foreign.py": "not of the series\n"}, "foreign")
+
+    def too_few(repo: Repo, branch: str, rules: rewriting.Rules) -> None:
+        git(repo.path, "reset", "-q", "--soft", "HEAD~2")
+        git(repo.path, "commit", "-q", "-m", "joined")
+        inner(repo, branch, rules)
+
+    for other, count in ((too_many, 4), (too_few, 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(rewriting, "rewrite", other)
+            result = world.run("export", "demo", "--series", "alpha")
+        assert result.code == 2
+        assert f"the branch has {count} commits for 3 patches; nothing was exported" in result.err
+        assert everything(out(world)) == former and world.leftovers() == []
+
+
+def test_a_dirty_submodule_is_no_part_of_an_export_and_stays_as_it_is(world: World) -> None:
+    export(world, "--series", "alpha")
+    former = everything(out(world))
+    folder = world.root / "upstream/demo"
+    local = commit(folder, {"src/demo/core.py": "a local commit\n"}, "local")
+    write(folder, {"src/demo/loss.py": "an edit\n", "src/demo/stray.py": "untracked\n"})
+    shutil.rmtree(world.root / "build")
+    export(world, "--series", "alpha")
+    assert everything(out(world)) == former
+    assert git(folder, "rev-parse", "HEAD").strip() == local
+    assert (folder / "src/demo/loss.py").read_text() == "an edit\n"
+    assert (folder / "src/demo/stray.py").exists()
+
+
+def test_a_disk_that_fills_up_leaves_the_former_export(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(world, "--series", "alpha")
+    former = everything(out(world))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "build/somewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        result = world.run("export", "demo", "--series", "alpha")
+    assert result.code == 2 and "No space left on device" in result.err
+    assert everything(out(world)) == former
+    export(world, "--series", "alpha")
+    assert world.leftovers() == []
+
+
+# ---- again, and sending ----
 
 
 def test_range_diff_shows_what_changed_since_the_previous_export_and_stays(world: World) -> None:

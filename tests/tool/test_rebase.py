@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -371,6 +372,27 @@ def test_hostile_configuration_does_not_change_a_byte(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(hostile))
     rebase(other, "--continue")
     assert other.patch_files() == clash.patch_files()
+
+
+def test_a_merge_without_the_files_that_a_patch_was_written_for_is_no_conflict(clash: World) -> None:
+    """git's 'sha1 information is lacking': a base that cannot be had whole, or a patch of no known base."""
+    file = clash.root / "patches/demo/alpha/1.0/0002-ten.patch"
+    data = re.sub(rb"^index [0-9a-f]{40}", b"index " + b"a" * 40, file.read_bytes(), flags=re.MULTILINE)
+    file.write_bytes(data.replace(b"\n line 9\n", b"\n line nine\n"))
+    before = clash.patch_files()
+    result = clash.run("rebase", "demo", "--to", "1.1")
+    assert result.code == 2 and "conflict" not in result.text
+    assert "0002-ten.patch: a three-way merge lacks the files that the patch was written for" in result.err
+    assert "make apply P=demo BASE=1.0" in result.err
+    assert clash.patch_files() == before and not place(clash, "1.1").exists()
+
+
+def test_no_git_identity_is_needed(clash: World) -> None:
+    clash.environment = {"EMAIL": "", "GIT_AUTHOR_NAME": "", "GIT_COMMITTER_NAME": ""}
+    rebase(clash, "--to", "1.1", code=1)
+    resolve(clash)
+    assert states(rebase(clash, "--continue"))["0002-ten.patch"] == "resolved"
+    assert clash.run("export", "demo", "--base", "1.1").code == 0
 
 
 # ---- where to ----
