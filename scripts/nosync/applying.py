@@ -17,12 +17,13 @@ from nosync.git import GitFailure, Repo
 from nosync.patchfile import ZERO, FileDiff, PatchText, blob_id, parse, unsafe
 from nosync.series import Cell
 from nosync.sources import Source
-from nosync.trees import IDENTITY, PatchState, commits, head
+from nosync.trees import IDENTITY, PatchState, head
 
 AM = (
     "am", "-q", "--keep-cr", "--keep-non-patch", "--no-scissors", "--no-message-id", "--empty=keep",
     "--committer-date-is-author-date", "--no-gpg-sign", "--whitespace=nowarn", "--no-ignore-whitespace",
 )  # fmt: skip
+QUICKLY = ("-c", "core.looseCompression=0")  # a sixth of `am`'s time would go into deflating its small objects
 STOPPING = ("conflict", "target-gone")
 
 
@@ -38,6 +39,11 @@ class Item:
     inherited: bool
     blob: str
     other_form: list[str]
+
+    @property
+    def way_to_its_base(self) -> str:
+        """The command that brings the base it was written for: patches/<project>/<series>/<base>/<file>."""
+        return f"make apply P={self.file.parents[2].name} BASE={self.file.parent.name}"
 
     def state(self, word: str, commit: str = "", detail: str = "") -> PatchState:
         return PatchState(self.series, self.file.name, word, commit, detail, self.left_out, self.blob, self.other_form)
@@ -90,11 +96,10 @@ def verify(repo: Repo, start: str, todo: list[Item]) -> list[PatchState]:
     Raises:
         Mismatch: there are more or fewer commits than patches.
     """
-    made = commits(repo, start)
+    made = _blobs(repo, start)
     if len(made) != len(todo):
         raise Mismatch(f"{len(made)} commits for {len(todo)} patches")
-    blobs = _blobs(repo, start)
-    return [_compare(item, commit, blobs[commit]) for item, commit in zip(todo, made, strict=True)]
+    return [_compare(item, commit, blobs) for item, (commit, blobs) in zip(todo, made.items(), strict=True)]
 
 
 def _compare(item: Item, commit: str, blobs: dict[str, tuple[str, str]]) -> PatchState:
@@ -112,7 +117,7 @@ def _compare(item: Item, commit: str, blobs: dict[str, tuple[str, str]]) -> Patc
 
 
 def _blobs(repo: Repo, start: str) -> dict[str, dict[str, tuple[str, str]]]:
-    """Per commit since ``start``: path to (blob before, blob after)."""
+    """Per commit since ``start``, oldest first: path to (blob before, blob after)."""
     out = repo.git(
         "log",
         "--reverse",
@@ -180,7 +185,7 @@ def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:
             raise NosyncError(
                 f"{item.series}/{item.file.name}: a three-way merge lacks the base that the patch was written for",
                 "that base could not be fetched, or the patch names blobs of no known base",
-                "make apply with the earlier base reachable",
+                f"{item.way_to_its_base}, then the same command again",
                 failure.err,
             ) from None
         return item.state("conflict", "", "in " + ", ".join(files) if files else _last_line(failure))
@@ -223,16 +228,20 @@ def am(repo: Repo, todo: list[Item], scratch: Path, three_way: bool) -> None:
     """``git am`` of the items' texts, through files: a mailbox on stdin would be split at 'From ' lines."""
     if not todo:
         return
-    scratch.mkdir(parents=True, exist_ok=True)
-    names = []
-    for number, item in enumerate(todo):
-        file = scratch / f"{number:05d}.patch"
-        file.write_bytes(item.text.data)
-        names.append(str(file))
     try:
-        repo.git(*AM, "--3way" if three_way else "--no-3way", *names, env=IDENTITY)
+        names = [str(_mail(item, scratch / f"{number:05d}.patch")) for number, item in enumerate(todo)]
+        repo.git(*QUICKLY, *AM, "--3way" if three_way else "--no-3way", *names, env=IDENTITY)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _mail(item: Item, spare: Path) -> Path:
+    """The patch's own file, or ``spare`` with what is left of it."""
+    if not item.left_out:
+        return item.file
+    spare.parent.mkdir(parents=True, exist_ok=True)
+    spare.write_bytes(item.text.data)
+    return spare
 
 
 def _abort(repo: Repo) -> None:

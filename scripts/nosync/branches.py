@@ -7,14 +7,14 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nosync import applying, mailbox, rewriting, scratch, targets, trees
+from nosync import applying, building, mailbox, rewriting, scratch, targets, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo, user_git
 from nosync.layout import Layout
 from nosync.projects import Base, Project
 from nosync.report import progress
 from nosync.rewriting import Rules
-from nosync.series import Cell, Series, cell
+from nosync.series import Cell, Patch, Series, cell
 from nosync.sources import Source, obtain, submodule
 from nosync.trees import PatchState
 from nosync.words import SOUND
@@ -41,25 +41,29 @@ class Branch:
     states: list[PatchState]
 
     @property
+    def committed(self) -> list[tuple[Patch, PatchState]]:
+        """The patches that made a commit, in order, with their states."""
+        patches = [patch for cell in self.cells for patch in cell.patches]
+        return [pair for pair in zip(patches, self.states, strict=True) if pair[1].commit]
+
+    @property
     def left_out(self) -> list[str]:
         """Paths of the patches that are not on the branch, since the source lacks them."""
         return sorted({path for state in self.states for path in state.left_out})
 
 
 def needed(project: Project, all_series: list[Series], wanted: Series, base: Base) -> list[Cell]:
-    """The series and all that it depends on, lowest first, each with patches of its own for the base."""
+    """The series and all that it depends on, lowest first, each with patches for the base or an earlier one."""
     names, todo = set(), [wanted.name]
     by_name = {series.name: series for series in all_series}
     while todo:
         names.add(name := todo.pop())
         todo += [other for other in by_name[name].depends if other not in names]
     cells = [cell(project, series, base) for series in all_series if series.name in names]
-    if foreign := [each for each in cells if each.written_for is None or each.inherited]:
-        name = foreign[0].series.name
+    if without := [each.series.name for each in cells if each.written_for is None]:
         raise NosyncError(
-            f"{project.name}/{name} has no patches of its own for {base.id}",
-            "it is applied there with another base's patches, merged three-way",
-            f"make rebase-{project.name} TO={base.id} S={name}\n"
+            f"{project.name}/{without[0]} has no patches for {base.id} or an earlier base",
+            "they are written for a later one alone",
             f"make export-{project.name} S={wanted.name} BASE=<a base that has them>",
         )
     return cells
@@ -111,24 +115,26 @@ def make(layout: Layout, source: Source, cells: list[Cell], name: str, rules: Ru
     """Apply the cells to the source's files in a scratch repository and rewrite the commits for upstream.
 
     Raises:
-        NosyncError: a patch does not fit without the series that were left away.
+        NosyncError: a patch does not fit without the series that were left away, or does not merge.
     """
     repo = Repo.create(scratch.fresh(layout, f"branch-{source.project.name}-{name}"))
+    try:
+        return _make(layout, repo, source, cells, name, rules)
+    except NosyncError:
+        shutil.rmtree(repo.path, ignore_errors=True)
+        raise
+
+
+def _make(layout: Layout, repo: Repo, source: Source, cells: list[Cell], name: str, rules: Rules) -> Branch:
     source.fill(layout, repo)
     _commit_root(repo, source)
+    building.fetch_merge_bases(layout, repo, source.project, cells, loose=True)
     states = applying.apply_all(
         repo,
         applying.items(cells, source),
         scratch.fresh(layout, f"mail-branch-{source.project.name}"),
     )
-    if bad := [state for state in states if state.word not in (*SOUND, "drifted")]:
-        below = ", ".join(each.series.name for each in cells)
-        raise NosyncError(
-            f"{bad[0].series}/{bad[0].file} is {bad[0].word} on {source.base.id} with {below} alone",
-            "it stands on a series that 'depends' in series.toml does not name",
-            f"edit patches/{source.project.name}/{cells[-1].series.name}/series.toml",
-            bad[0].detail,
-        )
+    _refuse_unfit(source, cells, states)
     repo.git("branch", "-q", "-m", name)
     rewriting.rewrite(repo, name, rules)
     repo.git("reset", "-q", "--hard", name)
@@ -138,9 +144,36 @@ def make(layout: Layout, source: Source, cells: list[Cell], name: str, rules: Ru
     return Branch(repo, name, root, tip, source, real, cells, states)
 
 
+def _refuse_unfit(source: Source, cells: list[Cell], states: list[PatchState]) -> None:
+    """Every patch must be on the branch; but what a base has already, another base's patches need not bring again."""
+    project, base, wanted = source.project.name, source.base.id, cells[-1]
+    inherited = {each.series.name for each in cells if each.inherited}
+
+    def fits(state: PatchState) -> bool:
+        return state.word in (*SOUND, "drifted") or (state.word == "already-upstream" and state.series in inherited)
+
+    if bad := [state for state in states if not fits(state)]:
+        below = ", ".join(each.series.name for each in cells)
+        raise NosyncError(
+            f"{bad[0].series}/{bad[0].file} is {bad[0].word} on {base} with {below} alone",
+            f"its patches are another base's and need a person's hand on {base}"
+            if bad[0].series in inherited
+            else "it stands on a series that 'depends' in series.toml does not name",
+            f"make rebase-{project} TO={base} S={bad[0].series}\n"
+            f"edit patches/{project}/{bad[0].series}/series.toml      # depends: a series that it stands on",
+            bad[0].detail,
+        )
+    if wanted.patches and not any(state.commit for state in states if state.series == wanted.series.name):
+        raise NosyncError(
+            f"every patch of {project}/{wanted.series.name} is in {base} already",
+            "upstream has merged the change",
+            f"set status and merged_as in {wanted.series.folder / 'series.toml'}",
+        )
+
+
 def _refuse_other_number(repo: Repo, root: str, tip: str, states: list[PatchState], rules: Rules) -> None:
     """One commit a patch, on a root of its own; only paths that are ours may take commits away."""
-    made, patches_there = len(trees.commits(repo, root, tip)), len(states)
+    made, patches_there = len(trees.commits(repo, root, tip)), sum(bool(state.commit) for state in states)
     if len(root.split()) != 1 or made > patches_there or (made < patches_there and not rules.drop):
         raise NosyncError(
             f"the branch has {made} commits for {patches_there} patches; nothing was exported",
@@ -169,11 +202,10 @@ def _commit_root(repo: Repo, source: Source) -> None:
 def patches(branch: Branch, folder: Path) -> list[Path]:
     """The branch's commits as a mailbox, with the diffs that the source lacks by nature."""
     files = mailbox.write(branch.repo, branch.root, branch.tip, folder)
-    committed = [(patch, each.series.name) for each in branch.cells for patch in each.patches]
+    committed = branch.committed
     if len(files) == len(committed):  # else commits were dropped, which no patch with left-out diffs is
-        by_key = {(state.series, state.file): state for state in branch.states}
-        for file, (patch, series) in zip(files, committed, strict=True):
-            mailbox.restore(file, patch.text(), by_key[series, patch.file.name].left_out)
+        for file, (patch, state) in zip(files, committed, strict=True):
+            mailbox.restore(file, patch.text(), state.left_out)
     return files
 
 

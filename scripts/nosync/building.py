@@ -123,7 +123,7 @@ def make_patched(
     project, base = source.project, source.base
     made = Repo.create(trees.scratch_for(layout, kind, project, base))
     trees.start_from(made, Repo(layout.tree("base", project.name, base.id)))
-    _fetch_merge_bases(layout, made, project, todo)
+    fetch_merge_bases(layout, made, project, todo)
     items = applying.items(todo, source)
     states = applying.apply_all(made, items, scratch.fresh(layout, f"mail-{kind}-{project.name}"))
     stored = trees.store_patches(made, states, [(item.series, item.file) for item in items])
@@ -166,11 +166,11 @@ def _rebuild(
     return states, kept
 
 
-def _fetch_merge_bases(layout: Layout, made: Repo, project: Project, todo: list[Cell]) -> None:
+def fetch_merge_bases(layout: Layout, made: Repo, project: Project, todo: list[Cell], loose: bool = False) -> None:
     """Bring every other base that patches here were written for, with its patches on it.
 
     A three-way merge starts from the blobs that a patch names: those of that base, and those that the patches below
-    made of them.
+    made of them. ``loose`` as for ``trees.fetch``.
     """
     all_series = [cell.series for cell in todo]
     for other in {
@@ -179,7 +179,7 @@ def _fetch_merge_bases(layout: Layout, made: Repo, project: Project, todo: list[
         source = _source(layout, project, other, "")
         ensure_base(layout, source)
         below, _ = make_patched(layout, source, cells(project, all_series, other), kind="merge-base")
-        trees.fetch(made, below.path, "HEAD", f"refs/nosync/merge-base/{other.id}")
+        trees.fetch(made, below.path, "HEAD", f"refs/nosync/merge-base/{other.id}", loose=loose)
         shutil.rmtree(below.path)
 
 

@@ -148,17 +148,27 @@ def _graft(layout: Layout, series: Series, branch: Branch, out: Path, row) -> st
 
 
 def _compared(branch: Branch, mailbox: list[Path]) -> str:
-    committed = [patch.file for cell in branch.cells for patch in cell.patches]
+    committed = [patch.file for patch, _ in branch.committed]
     if len(committed) != len(mailbox):
         return f"{len(committed)} are committed; the others hold only paths that are ours"
     other = [
         file.name for file, was in zip(mailbox, committed, strict=True) if not pullrequest.same_but_trailers(file, was)
     ]
-    return (
-        f"other than the committed ones, trailers apart: {', '.join(other)}"
-        if other
-        else "the committed ones, trailers apart"
-    )
+    said = "the committed ones, trailers apart"
+    said = f"other than {said}: {', '.join(other)}" if other else said
+    return "; ".join([said, *_inherited(branch)])
+
+
+def _inherited(branch: Branch) -> list[str]:
+    """What is to be said of series whose patches are another base's."""
+    base = branch.source.base.id
+    said = [
+        f"{cell.series.name}: patches of {cell.written_for.id}, merged three-way"
+        for cell in branch.cells
+        if cell.inherited and cell.written_for
+    ]
+    there = [f"{state.series}/{state.file}" for state in branch.states if state.word == "already-upstream"]
+    return said + ([f"in {base} already: {', '.join(there)}"] if there else [])
 
 
 def _line_rows(lines: list[Line], row) -> None:  # type: ignore[no-untyped-def]

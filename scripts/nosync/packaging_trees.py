@@ -17,7 +17,7 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from nosync import scratch
+from nosync import scratch, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
@@ -49,10 +49,9 @@ def build(layout: Layout, project: Project, base: Base, into: Path) -> Path:
         NosyncError: the tree lacks what building needs, or the back end refused.
     """
     tree = Repo(layout.tree("patched", project.name, base.id))
-    copy = scratch.fresh(layout, f"wheel-{project.name}")
+    copy = _copy(tree, scratch.fresh(layout, f"wheel-{project.name}"))
     out = scratch.fresh_folder(layout, f"wheel-out-{project.name}")
     try:
-        tree.git("checkout-index", "-a", "-f", f"--prefix={copy}{os.sep}")
         folder = copy / table(project).get("folder", ".")
         folder = folder if (folder / "pyproject.toml").is_file() else copy
         _mend_readme(copy)
@@ -65,6 +64,17 @@ def build(layout: Layout, project: Project, base: Base, into: Path) -> Path:
     finally:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.rmtree(out, ignore_errors=True)
+
+
+def _copy(tree: Repo, folder: Path) -> Path:
+    """The tree's files in a repository of their own: back ends take what git lists.
+
+    Liger's does so with folders that are no package, ``ops/experimental``.
+    """
+    copy = Repo.create(folder)
+    trees.fetch(copy, tree.path, "HEAD", "refs/nosync/wheel")
+    copy.git("reset", "-q", "--hard", "refs/nosync/wheel")
+    return folder
 
 
 def _mend_readme(copy: Path) -> None:

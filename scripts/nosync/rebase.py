@@ -7,6 +7,7 @@ to resolve it in; only when every patch has its place are files under patches/ a
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from nosync import (
@@ -141,6 +142,7 @@ def _in_progress(project: Project, target: Target, place: Path) -> NosyncError:
 
 def _go_on(layout: Layout, plan: Plan, repo: Repo, done: list[Outcome], only: str, dry: bool, report: Report) -> None:
     todo = plan.items
+    wanting: dict[str, str] = {}  # dry: path to the first patch that could not change it
     if not done:
         progress(
             f"{plan.target.project.name} {plan.target.base.id}: "
@@ -167,12 +169,24 @@ def _go_on(layout: Layout, plan: Plan, repo: Repo, done: list[Outcome], only: st
             return
         if outcome.stops:
             repo.git("am", "--abort", env=trees.IDENTITY)
+            outcome = _perhaps_a_consequence(item, outcome, wanting)
         done = [*done, outcome]
     _rows(plan, done, report)
     if dry:
         shutil.rmtree(repo.path)
         return
     _finish(layout, plan, repo, done, report)
+
+
+def _perhaps_a_consequence(item: Item, outcome: Outcome, wanting: dict[str, str]) -> Outcome:
+    """A dry run goes on without the patches that conflict; what changes the same files may conflict for that alone."""
+    paths = [diff.path for diff in item.text.diffs]
+    causes = list(dict.fromkeys(wanting[path] for path in paths if path in wanting))
+    for path in paths:
+        wanting.setdefault(path, f"{item.series}/{item.file.name[:4]}")
+    if not causes:
+        return outcome
+    return replace(outcome, detail=f"without {', '.join(causes)}, perhaps for that alone; {outcome.detail}")
 
 
 def _stop(layout: Layout, plan: Plan, repo: Repo, stop: Stop, report: Report) -> None:

@@ -169,7 +169,7 @@ def _lacking(item: Item, written_for: str, failure: GitFailure) -> NosyncError:
     return NosyncError(
         f"{item.series}/{item.file.name}: a three-way merge lacks the files that the patch was written for",
         f"the trees of {written_for} could not be made whole, or the patch names blobs of no known base",
-        f"make apply P=<project> BASE={written_for}, then the same rebase again",
+        f"{item.way_to_its_base}, then the same rebase again",
         failure.err or failure.out,
     )
 

@@ -103,7 +103,7 @@ def write_record(repo: Repo, record: Record) -> None:
 
 def record_blob(repo: Repo, record: Record) -> str:
     """The record as a blob in the tree's object database, no ref yet."""
-    return repo.git("hash-object", "-w", "--stdin", data=json.dumps(asdict(record), indent=1).encode()).strip()
+    return repo.git("hash-object", "-w", "--stdin", data=json.dumps(asdict(record)).encode()).strip()
 
 
 def store_patches(repo: Repo, states: list[PatchState], patches: Iterable[tuple[str, Path]]) -> str:
@@ -123,9 +123,15 @@ def store_patches(repo: Repo, states: list[PatchState], patches: Iterable[tuple[
     return repo.git("mktree", data=lines.encode()).strip()
 
 
-def fetch(repo: Repo, source: Path, ref: str, into: str) -> None:
-    """Copy a ref of another repository or bundle of this machine, and what it needs, into a ref of this one."""
-    repo.git("fetch", "-q", "--no-tags", "--no-write-fetch-head", str(source), f"+{ref}:{into}")
+def fetch(repo: Repo, source: Path, ref: str, into: str, loose: bool = False) -> None:
+    """Copy a ref of another repository or bundle of this machine, and what it needs, into a ref of this one.
+
+    Args:
+        loose: As single objects: the deltas of a pack would be taken over into bundles, which are to be the same bytes
+            everywhere.
+    """
+    settings = ("-c", "fetch.unpackLimit=1000000") if loose else ()
+    repo.git(*settings, "fetch", "-q", "--no-tags", "--no-write-fetch-head", str(source), f"+{ref}:{into}")
 
 
 def head(repo: Repo) -> str:

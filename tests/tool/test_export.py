@@ -9,9 +9,23 @@ from types import SimpleNamespace
 
 import pytest
 from killing import killed_at
-from synthetic import LINES, Files, Result, World, git, make_patches, replaced, write
+from synthetic import (
+    BASE_FILES,
+    LINES,
+    BaseEntry,
+    Files,
+    Result,
+    World,
+    commit,
+    git,
+    make_patches,
+    new_repo,
+    replaced,
+    write,
+)  # fmt: skip
 
 from nosync import figures, pullrequest, rewriting
+from nosync.git import Repo
 from nosync.projects import load_projects
 from nosync.series import cell, load_series
 
@@ -394,10 +408,123 @@ def test_series_that_are_merged_or_ours_stay_here(world: World) -> None:
     export(world, "--series", "alpha")
 
 
-def test_patches_of_another_base_are_not_exported_for_this_one(world: World) -> None:
-    result = world.run("export", "demo", "--series", "alpha", "--base", "1.1")
-    assert result.code == 2
+# ---- a base without patches of its own ----
+
+
+def test_an_earlier_bases_patches_are_merged_three_way_as_apply_does(world: World, tmp_path: Path) -> None:
+    row = export(world, "--series", "beta", "--base", "1.1").row(what="patches")
+    assert "alpha: patches of 1.0, merged three-way; beta: patches of 1.0, merged three-way" in row["detail"]
+    repo = clone(world, tmp_path / "clone", "beta")
+    world.apply("--base", "1.1")
+    assert subjects(repo, "HEAD~4..") == world.log("1.1")
+    names = ("src/demo/core.py", "src/demo/loss.py", "tests/test_core.py", "tests/test_more.py")
+    for name in names:
+        assert (repo / name).read_bytes() == (world.tree("patched", "1.1") / name).read_bytes()
+    git(repo, "checkout", "-q", "HEAD~4")
+    git(repo, "am", "-q", *(str(file) for file in sorted((out(world, "beta") / "patches").iterdir())))
+    assert git(repo, "rev-parse", "HEAD^{tree}") == git(repo, "rev-parse", "origin/beta^{tree}")
+    first = everything(world.root / "build/export")
+    again = export(world, "--series", "beta", "--base", "1.1").row(what="range-diff")
+    assert again["result"] == "no change" and everything(world.root / "build/export") == first
+    assert world.leftovers() == []
+
+
+def another_base(world: World, repo: Path, first: str, second: str) -> None:
+    world.bases = [BaseEntry("1.0", first, "", True), BaseEntry("1.1", second, "")]
+    world.url = f"file://{repo}"
+    world.save()
+
+
+def test_a_merged_patch_that_the_base_has_already_is_left_out_and_named(bare: World, tmp_path: Path) -> None:
+    repo = new_repo(tmp_path / "merged")
+    first = commit(repo, BASE_FILES)
+    # the first change and one beside it, so that nothing is left to merge
+    second = commit(repo, {"src/demo/core.py": replaced(TEN, 12, "line twelve\n")})
+    another_base(bare, repo, first, second)
+    bare.add_series("alpha")
+    steps: list[tuple[Files, str]] = [({"src/demo/core.py": TEN}, "ten\n"), ({"src/demo/new.py": "n\n"}, "new\n")]
+    bare.add_patches("alpha", "1.0", make_patches(repo, first, steps))
+    row = export(bare, "--base", "1.1").row(what="patches")
+    assert row["result"] == "1 files" and "in 1.1 already: alpha/0001-ten.patch" in row["detail"]
+    assert subjects(clone(bare, tmp_path / "clone")) == ["demo 1.1", "new"]
+    (bare.root / "patches/demo/alpha/1.0/0002-new.patch").unlink()
+    result = bare.run("export", "demo", "--base", "1.1")
+    assert result.code == 2 and "every patch of demo/alpha is in 1.1 already" in result.err
+
+
+def test_patches_that_do_not_merge_are_a_persons_to_rebase(bare: World, tmp_path: Path) -> None:
+    repo = new_repo(tmp_path / "apart")
+    first = commit(repo, BASE_FILES)
+    second = commit(repo, {"src/demo/core.py": replaced(LINES, 10, "line 10, upstream's way\n")})
+    another_base(bare, repo, first, second)
+    bare.add_series("alpha")
+    bare.add_patches("alpha", "1.0", make_patches(repo, first, [({"src/demo/core.py": TEN}, "ten\n")]))
+    result = bare.run("export", "demo", "--base", "1.1")
+    assert result.code == 2 and "alpha/0001-ten.patch is conflict on 1.1" in result.err
     assert "make rebase-demo TO=1.1 S=alpha" in result.err
+    assert not out(bare).exists() and bare.leftovers() == []
+
+
+def test_patches_of_a_later_base_are_not_exported_for_an_earlier_one(world: World) -> None:
+    (world.root / "patches/demo/alpha/1.0").rename(world.root / "patches/demo/alpha/1.1")
+    result = world.run("export", "demo", "--series", "alpha")
+    assert result.code == 2 and "has no patches for 1.0 or an earlier base" in result.err
+
+
+def test_nothing_is_exported_when_the_commits_are_not_those_of_the_patches(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another git in the same folder, or a rewriting that drops or joins commits: no bogus patch may leave."""
+    export(world, "--series", "alpha")
+    former = everything(out(world))
+    inner = rewriting.rewrite
+
+    def too_many(repo: Repo, branch: str, rules: rewriting.Rules) -> None:
+        inner(repo, branch, rules)
+        commit(repo.path, {"src/demo/foreign.py": "not of the series\n"}, "foreign")
+
+    def too_few(repo: Repo, branch: str, rules: rewriting.Rules) -> None:
+        git(repo.path, "reset", "-q", "--soft", "HEAD~2")
+        git(repo.path, "commit", "-q", "-m", "joined")
+        inner(repo, branch, rules)
+
+    for other, count in ((too_many, 4), (too_few, 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(rewriting, "rewrite", other)
+            result = world.run("export", "demo", "--series", "alpha")
+        assert result.code == 2
+        assert f"the branch has {count} commits for 3 patches; nothing was exported" in result.err
+        assert everything(out(world)) == former and world.leftovers() == []
+
+
+def test_a_dirty_submodule_is_no_part_of_an_export_and_stays_as_it_is(world: World) -> None:
+    export(world, "--series", "alpha")
+    former = everything(out(world))
+    folder = world.root / "upstream/demo"
+    local = commit(folder, {"src/demo/core.py": "a local commit\n"}, "local")
+    write(folder, {"src/demo/loss.py": "an edit\n", "src/demo/stray.py": "untracked\n"})
+    shutil.rmtree(world.root / "build")
+    export(world, "--series", "alpha")
+    assert everything(out(world)) == former
+    assert git(folder, "rev-parse", "HEAD").strip() == local
+    assert (folder / "src/demo/loss.py").read_text() == "an edit\n"
+    assert (folder / "src/demo/stray.py").exists()
+
+
+def test_a_disk_that_fills_up_leaves_the_former_export(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(world, "--series", "alpha")
+    former = everything(out(world))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "build/somewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        result = world.run("export", "demo", "--series", "alpha")
+    assert result.code == 2 and "No space left on device" in result.err
+    assert everything(out(world)) == former
+    export(world, "--series", "alpha")
+    assert world.leftovers() == []
 
 
 # ---- again, and sending ----

@@ -36,14 +36,14 @@ READING = {
 STRIDE = 1 if os.environ.get("NOSYNC_EVERY_STEP") else 4
 
 
-def states_of_a_killed_run(world: World, *argv: str) -> Iterator[World]:
+def states_of_a_killed_run(world: World, *argv: str, stride: int = STRIDE) -> Iterator[World]:
     """Run a verb and copy the whole checkout before each step that writes: what a kill there would leave behind."""
     folder = world.root.parent / f"states-{argv[0]}"
     number = count()
 
     def look() -> None:
         step = next(number)
-        if step % STRIDE == 0:
+        if step % stride == 0:
             world.copy(folder / f"{step:03d}")
 
     with before_each_step(look):
@@ -191,6 +191,38 @@ def test_killed_in_the_refresh_of_an_inherited_series_its_new_folder_is_whole_or
         assert len(list(folder.iterdir())) == 3 and not list(folder.parent.glob(".*"))
 
 
+def test_killed_in_a_rebase_the_patches_are_whole_and_a_rerun_ends_in_the_same_files(
+    applied: World, tmp_path: Path
+) -> None:
+    whole = applied.copy(tmp_path / "whole")
+    assert whole.run("rebase", "demo", "--to", "1.1").code == 0
+    for state in states_of_a_killed_run(applied, "rebase", "demo", "--to", "1.1", stride=min(STRIDE * STRIDE, 16)):
+        folders = ("demo/alpha/1.1/", "demo/beta/1.1/")
+        for folder in folders:  # each is there whole or not at all
+            there = [name for name in state.patch_files() if name.startswith(folder)]
+            assert there in ([], [name for name in whole.patch_files() if name.startswith(folder)])
+        assert state.run("rebase", "demo", "--to", "1.1").code == 0
+        assert state.patch_files() == whole.patch_files() and state.leftovers() == []
+
+
+def test_killed_in_an_export_the_former_one_stays_whole(applied: World) -> None:
+    def exported(world: World) -> dict[str, bytes]:
+        folder = world.root / "build/export"
+        return {
+            file.relative_to(folder).as_posix(): file.read_bytes()
+            for file in sorted(folder.rglob("*"))
+            if file.is_file() and not file.name.startswith("range-diff")
+        }
+
+    argv = ("export", "demo", "--series", "alpha")
+    assert applied.run(*argv).code == 0
+    former = exported(applied)
+    for state in states_of_a_killed_run(applied, *argv, stride=min(STRIDE * STRIDE, 16)):
+        assert exported(state) in (former, {})  # {}: between the two renames, which the next run undoes
+        assert state.run(*argv).code == 0
+        assert exported(state) == former and state.leftovers() == []
+
+
 def test_a_real_kill_leaves_what_the_copies_show(applied: World) -> None:
     applied.amend({"src/demo/loss.py": "LOSS\n"})
     assert run_and_kill(applied, 6, "refresh", "demo")
@@ -249,7 +281,8 @@ def test_two_applies_at_once_both_end_well_and_one_names_the_other(world: World)
     assert sum("nothing to do" in out for (out, _), _ in results) == 1
 
 
-def test_a_second_run_waits_and_says_for_whom(applied: World) -> None:
+@pytest.mark.parametrize("verb", [["apply"], ["refresh"], ["rebase", "--to", "1.1"], ["export"]], ids=" ".join)
+def test_a_second_run_waits_and_says_for_whom(applied: World, verb: list[str]) -> None:
     file = applied.root / "build/lock"
     holder = subprocess.Popen(
         [
@@ -263,7 +296,7 @@ def test_a_second_run_waits_and_says_for_whom(applied: World) -> None:
     held = pytest.raises(NosyncError, match=f"is held by process {holder.pid} \\(a long test\\)")
     with held, lock.exclusive(file, "impatient", patience=0.0):
         pass
-    result = applied.run("apply", "demo")
+    result = applied.run(verb[0], "demo", *verb[1:])
     assert result.code == 0 and f"waiting for process {holder.pid} (a long test)" in result.err
     holder.wait()
 
@@ -351,12 +384,14 @@ def test_a_full_disk_while_writing_patches_leaves_them_whole(applied: World, mon
     assert not [name for name in applied.patch_files() if "partial" in name]
 
 
-@pytest.mark.parametrize("verb", ["apply", "refresh", "clean"])
+@pytest.mark.parametrize(
+    "verb", [["apply"], ["refresh"], ["clean"], ["rebase", "--to", "1.1"], ["export"]], ids=" ".join
+)
 def test_a_read_only_checkout_is_one_clear_message_and_exit_2(
-    applied: World, monkeypatch: pytest.MonkeyPatch, verb: str
+    applied: World, monkeypatch: pytest.MonkeyPatch, verb: list[str]
 ) -> None:
     monkeypatch.setattr(lock, "open", _read_only, raising=False)
-    result = applied.run(verb, "demo")
+    result = applied.run(verb[0], "demo", *verb[1:])
     assert result.code == 2 and "Read-only file system" in result.err and "a read-only checkout" in result.err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,6 +186,19 @@ def test_a_dry_run_tries_the_patches_above_one_that_does_not_fit(tmp_path: Path)
     assert world.leftovers() == []
 
 
+def test_a_dry_run_says_which_conflict_may_follow_from_one_above(tmp_path: Path) -> None:
+    steps: list[tuple[Files, str]] = [
+        ({"src/demo/core.py": TEN}, "ten\n"),
+        ({"src/demo/core.py": replaced(TEN, 11, "line eleven\n")}, "eleven\n"),
+        ({"src/demo/gone.py": TEN}, "apart\n"),
+    ]
+    world = world_of(tmp_path, {"src/demo/core.py": CLASH, "src/demo/gone.py": CLASH}, steps)
+    result = rebase(world, "--to", "1.1", "--dry", code=1)
+    follows = {row["patch"]: row["detail"].startswith("without alpha/0001, perhaps") for row in result.json["rows"]}
+    assert set(states(result).values()) == {"conflict"}
+    assert follows == {"0001-ten.patch": False, "0002-eleven.patch": True, "0003-apart.patch": False}
+
+
 # ---- conflicts ----
 
 STEPS: list[tuple[Files, str]] = [
@@ -239,6 +253,19 @@ def test_a_resolved_conflict_goes_on_and_the_rest_follows(clash: World) -> None:
     assert "line ten, X\n" in (clash.tree("patched", "1.1") / "src/demo/core.py").read_text()
     assert not place(clash, "1.1").exists()
     assert clash.leftovers() == []
+
+
+def test_the_same_resolution_reproduces_the_committed_patches_byte_for_byte(clash: World) -> None:
+    rebase(clash, "--to", "1.1", code=1)
+    resolve(clash)
+    rebase(clash, "--continue")
+    committed = clash.patch_files()
+    git(clash.root, "add", "-A", ".")
+    git(clash.root, "commit", "-q", "-m", "state")
+    assert rebase(clash, "--to", "1.1", code=1).row(patch="0002-ten.patch")["state"] == "conflict"
+    resolve(clash)
+    assert "patches/demo/alpha/1.1: the same bytes as before" in rebase(clash, "--continue").json["notes"]
+    assert clash.patch_files() == committed
 
 
 def test_ending_git_am_oneself_is_as_good(clash: World) -> None:
@@ -345,6 +372,27 @@ def test_hostile_configuration_does_not_change_a_byte(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(hostile))
     rebase(other, "--continue")
     assert other.patch_files() == clash.patch_files()
+
+
+def test_a_merge_without_the_files_that_a_patch_was_written_for_is_no_conflict(clash: World) -> None:
+    """git's 'sha1 information is lacking': a base that cannot be had whole, or a patch of no known base."""
+    file = clash.root / "patches/demo/alpha/1.0/0002-ten.patch"
+    data = re.sub(rb"^index [0-9a-f]{40}", b"index " + b"a" * 40, file.read_bytes(), flags=re.MULTILINE)
+    file.write_bytes(data.replace(b"\n line 9\n", b"\n line nine\n"))
+    before = clash.patch_files()
+    result = clash.run("rebase", "demo", "--to", "1.1")
+    assert result.code == 2 and "conflict" not in result.text
+    assert "0002-ten.patch: a three-way merge lacks the files that the patch was written for" in result.err
+    assert "make apply P=demo BASE=1.0" in result.err
+    assert clash.patch_files() == before and not place(clash, "1.1").exists()
+
+
+def test_no_git_identity_is_needed(clash: World) -> None:
+    clash.environment = {"EMAIL": "", "GIT_AUTHOR_NAME": "", "GIT_COMMITTER_NAME": ""}
+    rebase(clash, "--to", "1.1", code=1)
+    resolve(clash)
+    assert states(rebase(clash, "--continue"))["0002-ten.patch"] == "resolved"
+    assert clash.run("export", "demo", "--base", "1.1").code == 0
 
 
 # ---- where to ----

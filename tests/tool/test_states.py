@@ -214,6 +214,7 @@ def test_a_merge_without_the_blobs_says_so_and_is_no_conflict(world: World) -> N
         file.write_bytes(file.read_bytes().replace(b"\n line 9\n", b"\n line nine\n"))
     error = world.apply("--base", "1.1", code=2).json["error"]
     assert "lacks the base that the patch was written for" in error["seen"]
+    assert "make apply P=demo BASE=1.0" in error["way_out"]
 
 
 def test_an_own_folder_takes_the_place_of_the_inherited_patches(world: World, upstream: SimpleNamespace) -> None:

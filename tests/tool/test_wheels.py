@@ -30,7 +30,7 @@ version = "1.0"
 """
 # A back end of a few lines: setuptools takes seconds to do the same.
 BACKEND = """\
-import pathlib, tomllib, zipfile
+import pathlib, subprocess, tomllib, zipfile
 
 METADATA = '''Metadata-Version: 2.1
 Name: demo
@@ -43,7 +43,9 @@ Requires-Dist: tabulate>=0.8; python_version >= '3.10'
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     version = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]["version"]
     info = f"demo-{version}.dist-info/"
-    found = sorted(pathlib.Path("src").rglob("*.py"))
+    # as setuptools-scm finds files: those that git has, of a repository whose top is here
+    listed = subprocess.run(["git", "ls-files", "--", "src"], capture_output=True, text=True, check=True).stdout
+    found = [pathlib.Path(name) for name in listed.split() if name.endswith(".py")]
     files = {path.relative_to("src").as_posix(): path.read_bytes() for path in found}
     files[info + "METADATA"] = METADATA.replace("VERSION", version).encode()
     files[info + "WHEEL"] = b"Wheel-Version: 1.0\\nGenerator: demo\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
