@@ -45,8 +45,8 @@ def count(lines: writing.Lines, options: Namespace) -> None:
 
 def time(lines: writing.Lines, options: Namespace) -> None:
     """Milliseconds of a step, in blocks. Every sample starts anew: all see the same steps."""
-    systems, atoms = (3, 4) if options.smoke else (100, 32)
-    batch = gpu_counts._equal_systems(systems, atoms).to(torch.device("cuda" if gpu() else "cpu"))
+    systems, atoms = (3, 4) if options.smoke else (100, options.atoms)
+    batch = gpu_counts._equal_systems(systems, atoms).to(torch.device("cuda" if gpu() and not options.cpu else "cpu"))
     for name, flavor, cell_filter in cases(options.filters):
         block, samples = (5, 3) if cell_filter == "frechet" else (50, SAMPLES)
         for _ in range(samples):
@@ -64,7 +64,11 @@ def main() -> int:
     parser = writing.parser(__doc__.splitlines()[0])
     parser.add_argument("--quantity", required=True)
     parser.add_argument("--filters", nargs="+", default=ALL)
+    parser.add_argument("--atoms", type=int, default=32, help="of a system, when timed")
+    parser.add_argument("--cpu", action="store_true", help="time on the CPU, on one thread, whatever else there is")
     options = parser.parse_args()
+    if options.cpu:
+        torch.set_num_threads(1)
     with writing.Lines(options.out) as lines:
         tell_setting(lines, "torch_sim")
         {"count": count, "time": time}[options.mode](lines, options)

@@ -1,8 +1,9 @@
 """A Frechet FIRE relaxation of 100 crystals with SevenNet-0 and ``ts.optimize``, one tree.
 
-The checkpoint ships with the package sevenn. ``time``: of the whole relaxation, a step, a converged structure
-(60,000 over it is structures per minute) and of the model alone. ``count``: steps, converged structures, and the host
-syncs of ten later steps with their two checks, by where they are.
+The checkpoint ships with the package sevenn. ``--neighbors`` names the neighbor list: TorchSim's default is
+alchemiops_nl_n2 where warp can be imported, and vesin_nl_ts elsewhere. ``time``: of the whole relaxation, a step, a
+converged structure (60,000 over it is structures per minute) and of the model alone. ``count``: steps, converged
+structures, and the host syncs of ten later steps with their two checks, by where they are.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ CRYSTALS, MAX_STEPS, FORCE_TOL = 100, 100, 0.02  # eV/Angstrom, cell forces too
 WARM_UP_STEPS, MODEL_CALLS = 10, 5
 COUNTED_STEPS = 10
 NEIGHBORS = ("neighbors", "transforms.py")
+NEEDS = {"vesin_nl_ts": "vesin-torch", "alchemiops_nl_n2": "nvalchemi-toolkit-ops and warp-lang"}
 
 
 def main() -> int:
-    options = writing.parser(__doc__.splitlines()[0]).parse_args()
+    parser = writing.parser(__doc__.splitlines()[0])
+    parser.add_argument("--neighbors", choices=("vesin_nl_ts", "alchemiops_nl_n2"), default="vesin_nl_ts")
+    parser.add_argument("--name", default="sevennet")
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     with writing.Lines(options.out) as lines:
         lines.write(imported=torch_sim.__file__)
@@ -39,8 +44,12 @@ def main() -> int:
                 unavailable="sevenn, which ships SevenNet-0, is not installed; make bench-torch-sim installs it"
             )
             return 0
-        job = Job.make(2 if options.smoke else CRYSTALS, 2 if options.smoke else MAX_STEPS)
-        tell_versions(lines, "sevenn", "e3nn", more={"neighbor list": neighbor_list(job.model)})
+        if not available(options.neighbors):
+            lines.write(unavailable=f"{options.neighbors} cannot be imported: it needs {NEEDS[options.neighbors]}")
+            return 0
+        size = (2, 2) if options.smoke else (CRYSTALS, MAX_STEPS)
+        job = Job.make(*size, neighbors=options.neighbors, name=options.name)
+        tell_versions(lines, "sevenn", "e3nn", more={"neighbor list": options.neighbors})
         job.relax(job.shortened(WARM_UP_STEPS))
         {"count": count, "time": time}[options.mode](lines, job, options.smoke)
         tell_memory(lines)
@@ -49,21 +58,23 @@ def main() -> int:
 
 @dataclass
 class Job:
-    """The crystals, the model and how far they are relaxed."""
+    """The crystals, the model, how far they are relaxed, and what the quantities are named after."""
 
     start: Any
     model: Any
     max_steps: int
+    name: str
     steps: int = 0
 
     @classmethod
-    def make(cls, number: int, max_steps: int) -> Job:
+    def make(cls, number: int, max_steps: int, *, neighbors: str, name: str) -> Job:
         """That many crystals and SevenNet-0, on the GPU where there is one."""
         from torch_sim.models.sevennet import SevenNetModel
 
         device = torch.device("cuda" if gpu() else "cpu")
         start = torch_sim.initialize_state(mixed_crystals(number), device=device, dtype=torch.float32)
-        return cls(start, SevenNetModel("7net-0", device=device), max_steps)
+        listed = getattr(torch_sim.neighbors, neighbors)
+        return cls(start, SevenNetModel("7net-0", device=device, neighbor_list_fn=listed), max_steps, name)
 
     def shortened(self, most: int) -> int:
         """That many steps, or fewer in a dry run."""
@@ -104,19 +115,19 @@ def time(lines: writing.Lines, job: Job, smoke: bool) -> None:
     print(f"{job.steps} steps, {done} of {job.start.n_systems} converged, {run / 1e3:.1f} s", file=sys.stderr)
     if not done and not smoke:
         lines.write(wrong=f"not one crystal converged in {job.max_steps} steps")
-    lines.time("sevennet_ms.relaxation", run)
-    lines.time("sevennet_ms.ase", run / job.steps)
-    lines.time("sevennet_ms.structure", run / max(done, 1))
+    lines.time(f"{job.name}_ms.relaxation", run)
+    lines.time(f"{job.name}_ms.ase", run / job.steps)
+    lines.time(f"{job.name}_ms.structure", run / max(done, 1))
     model = wall_ms(lambda: [job.model(job.start) for _ in range(MODEL_CALLS)])
-    lines.time("sevennet_ms.model", model / MODEL_CALLS)
+    lines.time(f"{job.name}_ms.model", model / MODEL_CALLS)
 
 
 def count(lines: writing.Lines, job: Job, smoke: bool) -> None:
     """A relaxation's steps and converged structures; the waits that ten more steps add, by place."""
     result = job.relax(job.max_steps)
-    lines.count("sevennet.atoms", job.start.n_atoms)
-    lines.count("sevennet.steps", job.steps)
-    lines.count("sevennet.converged", converged(result))
+    lines.count(f"{job.name}.atoms", job.start.n_atoms)
+    lines.count(f"{job.name}.steps", job.steps)
+    lines.count(f"{job.name}.converged", converged(result))
     if not gpu():
         return
     with use_backend():
@@ -126,7 +137,7 @@ def count(lines: writing.Lines, job: Job, smoke: bool) -> None:
     for (file, _, _), number in sites.items():
         places[place(file)] = places.get(place(file), 0) + number
     for name in ("optimizer", "runner", "neighbor_list", "model"):
-        lines.count(f"sevennet_syncs.{name}", places.get(name, 0))
+        lines.count(f"{job.name}_syncs.{name}", places.get(name, 0))
     for (file, line, source), number in sorted(sites.items(), key=lambda item: -item[1])[:40]:
         print(f"{number:7d}  {Path(file).name}:{line}  {source.strip()[:90]}", file=sys.stderr)
 
@@ -153,21 +164,11 @@ def place(file: str) -> str:
     return "runner" if inside[0] in ("runners.py", "autobatching.py", "state.py", "trajectory.py") else "optimizer"
 
 
-def neighbor_list(model: Any) -> str:
-    """Which implementation the model asks; TorchSim's default takes the first that can be imported."""
-    from torch_sim import neighbors
+def available(neighbors: str) -> bool:
+    """Can this neighbor list be computed here?"""
+    from torch_sim.neighbors import ALCHEMIOPS_AVAILABLE, VESIN_TORCHSCRIPT_AVAILABLE
 
-    asked = model.neighbor_list_fn
-    if asked is not neighbors.torchsim_nl:
-        return str(asked.__name__)
-    for available, name in (
-        (neighbors.ALCHEMIOPS_AVAILABLE, "alchemiops_nl_n2"),
-        (neighbors.VESIN_TORCHSCRIPT_AVAILABLE, "vesin_nl_ts"),
-        (neighbors.VESIN_AVAILABLE, "vesin_nl"),
-    ):
-        if available:
-            return name
-    return "torch_nl_linked_cell"
+    return bool({"vesin_nl_ts": VESIN_TORCHSCRIPT_AVAILABLE, "alchemiops_nl_n2": ALCHEMIOPS_AVAILABLE}[neighbors])
 
 
 if __name__ == "__main__":
