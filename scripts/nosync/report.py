@@ -40,9 +40,8 @@ class Report:
     def show(self, as_json: bool = False) -> int:
         """Print the report and return the exit code."""
         if as_json:
-            rows = ",\n".join(json.dumps(row, default=str) for row in self.rows)  # indented, it takes ten times as long
-            rest = json.dumps({"notes": self.notes, "exit": self.code})
-            print(f'{{"title": {json.dumps(self.title)}, "rows": [\n{rows}\n], {rest[1:]}')
+            body = {"title": self.title, "rows": self.rows, "notes": self.notes, "exit": self.code}
+            print(json.dumps(body, indent=2, default=str))
         else:
             self._print()
         return self.code
