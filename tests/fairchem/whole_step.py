@@ -234,6 +234,13 @@ def third_step(tree: Tree, device: torch.device) -> tuple[Any, Any, list[Any]]:
     return syncs, unit, tasks
 
 
+def predict(tree: Tree, unit: Any, batch: Any, device: torch.device) -> Any:
+    """What the unit's model gives for a batch on the CPU, copied to the device as upstream's predictor does."""
+    as_the_predictor = {"non_blocking": True} if hasattr(batch, "pin_memory") else {}
+    with tree.copy.active():
+        return unit.model(batch.to(device, **as_the_predictor))
+
+
 def main(root: Path) -> None:
     tree = load_step(root)
     with use_backend("virtual") as device, device_type(device):
@@ -242,9 +249,8 @@ def main(root: Path) -> None:
         unit.model.eval().requires_grad_(False)
         for names in (DATASETS * 2, DATASETS[:1]):
             batch = collate(tree, tasks, samples(tree, 1, names))
-            as_the_predictor = {"non_blocking": True} if hasattr(batch, "pin_memory") else {}
-            with tree.copy.active(), host_syncs() as prediction:
-                unit.model(batch.to(device, **as_the_predictor))
+            with host_syncs() as prediction:
+                predict(tree, unit, batch, device)
             show(f"a prediction of {len(names)} system(s), with the copy of the batch", prediction, root)
 
 

@@ -429,21 +429,22 @@ def test_an_earlier_bases_patches_are_merged_three_way_as_apply_does(world: Worl
     assert world.leftovers() == []
 
 
-def another_base(world: World, repo: Path, first: str, second: str) -> None:
+def two_bases(world: World, repo: Path, later: Files, steps: list[tuple[Files, str]]) -> None:
+    """1.0, and 1.1 with ``later`` on it; the series alpha, made of the steps, has patches for 1.0 alone."""
+    first = commit(repo, BASE_FILES)
+    second = commit(repo, later)
     world.bases = [BaseEntry("1.0", first, "", True), BaseEntry("1.1", second, "")]
     world.url = f"file://{repo}"
     world.save()
+    world.add_series("alpha")
+    world.add_patches("alpha", "1.0", make_patches(repo, first, steps))
 
 
 def test_a_merged_patch_that_the_base_has_already_is_left_out_and_named(bare: World, tmp_path: Path) -> None:
-    repo = new_repo(tmp_path / "merged")
-    first = commit(repo, BASE_FILES)
     # the first change and one beside it, so that nothing is left to merge
-    second = commit(repo, {"src/demo/core.py": replaced(TEN, 12, "line twelve\n")})
-    another_base(bare, repo, first, second)
-    bare.add_series("alpha")
+    later: Files = {"src/demo/core.py": replaced(TEN, 12, "line twelve\n")}
     steps: list[tuple[Files, str]] = [({"src/demo/core.py": TEN}, "ten\n"), ({"src/demo/new.py": "n\n"}, "new\n")]
-    bare.add_patches("alpha", "1.0", make_patches(repo, first, steps))
+    two_bases(bare, new_repo(tmp_path / "merged"), later, steps)
     row = export(bare, "--base", "1.1").row(what="patches")
     assert row["result"] == "1 files" and "in 1.1 already: alpha/0001-ten.patch" in row["detail"]
     assert subjects(clone(bare, tmp_path / "clone")) == ["demo 1.1", "new"]
@@ -453,12 +454,8 @@ def test_a_merged_patch_that_the_base_has_already_is_left_out_and_named(bare: Wo
 
 
 def test_patches_that_do_not_merge_are_a_persons_to_rebase(bare: World, tmp_path: Path) -> None:
-    repo = new_repo(tmp_path / "apart")
-    first = commit(repo, BASE_FILES)
-    second = commit(repo, {"src/demo/core.py": replaced(LINES, 10, "line 10, upstream's way\n")})
-    another_base(bare, repo, first, second)
-    bare.add_series("alpha")
-    bare.add_patches("alpha", "1.0", make_patches(repo, first, [({"src/demo/core.py": TEN}, "ten\n")]))
+    later: Files = {"src/demo/core.py": replaced(LINES, 10, "line 10, upstream's way\n")}
+    two_bases(bare, new_repo(tmp_path / "apart"), later, [({"src/demo/core.py": TEN}, "ten\n")])
     result = bare.run("export", "demo", "--base", "1.1")
     assert result.code == 2 and "alpha/0001-ten.patch is conflict on 1.1" in result.err
     assert "make rebase-demo TO=1.1 S=alpha" in result.err

@@ -14,7 +14,7 @@ import graphs
 import torch
 from bench_common import gpu, tell_memory, tell_versions, wall_ms
 from uma import DATASETS
-from whole_step import Tree, collate, device_type, load_step, make_unit, step_tasks
+from whole_step import Tree, collate, device_type, load_step, make_unit, predict, step_tasks
 
 from nosync.hostsync import host_syncs, use_backend
 from nosync.measure import writing
@@ -40,9 +40,8 @@ class Predictor:
         return collate(self.tree, self.tasks, made[:number])
 
     def __call__(self, batch: Any) -> Any:
-        as_the_predictor = {"non_blocking": True} if hasattr(batch, "pin_memory") else {}
-        with self.tree.copy.active(), device_type(self.device):
-            return self.unit.model(batch.clone().to(self.device, **as_the_predictor))
+        with device_type(self.device):
+            return predict(self.tree, self.unit, batch.clone(), self.device)
 
 
 def sample(tree: Tree, system: graphs.System, name: str) -> Any:
