@@ -106,10 +106,10 @@ audit-%: libs tool-env ## host syncs of a sample step of one project by call sit
 bench-report: tool-env ## write docs/results.md and the README's table from the committed result files
 	@$(NOSYNC) bench-report $(JSON_FLAG) $(if $(DRY),--dry)
 
-BENCH = bench $(JSON_FLAG) --base $(BASE) $(1) $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) \
-	  $(if $(SMOKE),--smoke) $(BENCH_FLAGS) $(if $(ONLY),--only $(ONLY))
+BENCH = bench $(JSON_FLAG) --base $(BASE) $(1) $(if $(RUNS),--runs $(RUNS)) $(if $(GPUS),--gpus $(GPUS)) \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SMOKE),--smoke) $(BENCH_FLAGS) $(if $(ONLY),--only $(ONLY))
 
-bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, SECONDS=n, SMOKE=1)
+bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, GPUS=n, SECONDS=n, SMOKE=1)
 	@$(NOSYNC) $(call BENCH,$*)
 
 # in an environment of its own, which has SevenNet too

@@ -33,6 +33,7 @@ class Asked:
 
     only: Sequence[str] = ()
     runs: int = 0
+    gpus: int = 0
     seconds: float = float("inf")
     smoke: bool = False
     base_tree: Path | None = None
@@ -55,6 +56,7 @@ def bench(layout: Layout, name: str, base_word: str, asked: Asked) -> Report:
         out=(asked.out or layout.results / "bench" / project.name).resolve(),
         only=asked.only,
         runs=asked.runs,
+        gpus=asked.gpus,
         seconds=asked.seconds,
         path=(layout.root / "scripts", layout.root / "tests"),
         smoke=asked.smoke,

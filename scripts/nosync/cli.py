@@ -171,7 +171,7 @@ def _bench(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.bench import Asked, bench
 
     given = (options.base_tree, options.patched_tree, options.series_tree, options.out)
-    asked = Asked(options.only, options.runs, options.seconds, options.smoke, *given)
+    asked = Asked(options.only, options.runs, options.gpus, options.seconds, options.smoke, *given)
     return bench(layout, options.project, options.base, asked)
 
 

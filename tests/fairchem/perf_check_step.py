@@ -6,7 +6,8 @@
 
 Runs ``uma/benchmark/perf_check/training_inner.yaml`` on the corpus that upstream's own generator makes (five
 datasets, about 1 MB, no network), each tree in processes of its own, alternating. A run has warm-up steps, timed
-steps without any instrument, and counted steps. On ``--device cpu`` the waits are not counted.
+steps without any instrument, and counted steps. On ``--device cpu`` the waits are not counted. On several ranks one
+more step follows, whose collectives are counted.
 Hydra overrides go to the job as they are, e.g. ``num_experts=4`` or ``++optimizer.fused=true``.
 
 Needs, beside torch: ase, ase-db-backends, e3nn, hydra-core, lmdb, monty, numba, orjson, tabulate, torchtnt and the
@@ -46,7 +47,7 @@ def train(options: argparse.Namespace) -> None:
     rank = int(os.environ["RANK"])
     if rank == 0:
         create_fake_benchmark_dataset(str(options.corpus))
-    steps = options.warmup + options.timed + options.counted
+    steps = options.warmup + options.timed + options.counted + (options.ranks > 1)
     ends = [f"max_steps={steps}", "max_epochs=null"]
     cfg = job_config(options, options.corpus, run_dir, options.ranks, *ends, *options.overrides)
     shared = run_dir / "run"
@@ -165,20 +166,29 @@ def make_watch(options: argparse.Namespace) -> Any:
             self.window: list[float] = []
             self.step_ms: list[float] = []
             self.waits: list[dict[str, Any]] = []
+            self.collectives: list[int] = []
             self._block: Any = None
+            self._profile: Any = None
 
         def on_train_step_start(self, state: Any, unit: Any) -> None:
             if self.step == options.warmup:
                 self.window.append(now())
             self._started = time.perf_counter()
-            if on_gpu and self.step >= options.warmup + options.timed:
+            counted = self.step - options.warmup - options.timed
+            if counted >= options.counted:
+                self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+                self._profile.start()
+            elif on_gpu and counted >= 0:
                 from nosync.hostsync import host_syncs
 
                 self._block = host_syncs("cuda", profile=True)
                 self._syncs = self._block.__enter__()
 
         def on_train_step_end(self, state: Any, unit: Any) -> None:
-            if self._block is not None:
+            if self._profile is not None:
+                self._profile.stop()
+                self.collectives.append(sum(event.name.startswith("c10d::") for event in self._profile.events()))
+            elif self._block is not None:
                 self._block.__exit__(None, None, None)
                 self.waits.append(waits_of(self._syncs, options.tree))
                 self._block = None
@@ -195,6 +205,7 @@ def make_watch(options: argparse.Namespace) -> Any:
                 "ms_per_step_mean_of_window": 1000 * (self.window[1] - self.window[0]) / options.timed,
                 "step_ms": timed,
                 "waits": self.waits,
+                "collectives": self.collectives,
             }
 
     return Watch()

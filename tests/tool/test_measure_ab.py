@@ -143,7 +143,7 @@ def test_a_busy_gpu_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def ask(what: str, columns: str) -> list[list[str]]:
         asked.append(what)
         if what == "--query-gpu":
-            return [["0"]]
+            return [["0", "0"]]
         return [["4711", "2048"]] if len(asked) > 4 else []  # it comes while the first run is on
 
     monkeypatch.setattr(machine, "query", ask)
@@ -157,13 +157,45 @@ def test_a_busy_gpu_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("load", "word"), [("0", ""), ("4", ""), ("37", "GPU 1 at 37 %"), ("[N/A]", "")])
 def test_load_without_a_process_is_busy_too(load: str, word: str) -> None:
     """In a container the other processes cannot be seen; their load can."""
-    assert machine.busy(lambda what, columns: [["0"], [load]] if what == "--query-gpu" else []) == word
+    assert machine.busy(lambda what, columns: [["0", "0"], ["1", load]] if what == "--query-gpu" else []) == word
+
+
+SMI = """#!/bin/sh
+case "$*" in *--id=*) shown=1;; *) shown="1 2";; esac
+for gpu in $shown; do
+  case "$*" in
+    *compute-apps*) [ "$shown" = 1 ] || echo "4711, 2048";;
+    *utilization*) echo "$gpu, 0";;
+    *) echo "NVIDIA H200, 580.1, 143771";;
+  esac
+done
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "said"), [(None, 2, "2 other processes on the GPU"), ("1", 1, ""), ("", 0, "")]
+)
+def test_only_the_visible_gpus_are_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, gpus: int, said: str
+) -> None:
+    """On a host with many GPUs a neighbour on another one is nobody's business, and the report names ours alone."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    described = machine.describe()
+    assert machine.busy() == said
+    assert len(described["gpus"]) == gpus
+    assert described.get("gpus_left_to_others", 0) == 2 - gpus
 
 
 def test_idle_is_waited_for() -> None:
     """Utilisation is an average over a moment ago."""
     loads = iter(["80", "12", "0"])
-    machine.wait_until_idle(30.0, lambda what, columns: [[next(loads)]] if what == "--query-gpu" else [])
+    machine.wait_until_idle(30.0, lambda what, columns: [["0", next(loads)]] if what == "--query-gpu" else [])
     assert next(loads, None) is None
 
 

@@ -54,7 +54,27 @@ def test_the_projects_suites_can_be_read() -> None:
     assert {load_suite(file).prefix for file in files} == {"fairchem", "torch-sim", "liger-kernel", "physicsnemo"}
 
 
+def test_gpus_asks_for_the_workloads_with_ranks_alone(tmp_path: Path) -> None:
+    """Each with ``--ranks`` behind its arguments, so that it wins over one of its own, and with a name of its own."""
+    job = workload(tmp_path, TIMED, name="job", ranks=True, arguments=("--ranks", "2"), gpus=2)
+    suite = Suite(tmp_path / "bench.toml", "p", (workload(tmp_path, TIMED, name="other"), job))
+    assert [each.name for each in suite.chosen(())] == ["other", "job"]
+    (eight,) = suite.chosen((), gpus=8)
+    assert (eight.name, eight.gpus, eight.arguments) == ("job-8-gpus", 8, ("--ranks", "2", "--ranks", "8"))
+    with pytest.raises(SuiteError, match="a number of GPUs that is asked for.*: job"):
+        suite.chosen(("other",), gpus=8)
+
+
 # ---- what a bench writes ----
+
+
+def test_single_steps_that_differ_are_a_range(tmp_path: Path) -> None:
+    """Waits and collectives of a timed workload's steps: fewest to most, and no failure where they are not alike."""
+    told = TIMED + "\nlines.write(waits=int(speed))\nlines.write(waits=7)\nlines.write(collectives=int(speed) - 1)"
+    file, body = bench.bench(request(tmp_path, workload(tmp_path, told, name="job", runs=2), gpus=0))
+    assert body["figures"]["project.job.waits.base"] == "7 to 10"
+    assert body["figures"]["project.job.collectives.patched"] == "8"
+    assert "7 to 10 waits a step, 9 collectives a step" in file.with_suffix(".md").read_text()
 
 
 def test_a_bench_writes_json_markdown_and_a_plot(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
             out=options.out,
             only=options.only,
             runs=options.runs,
+            gpus=options.gpus,
             seconds=options.seconds,
             path=(root / "scripts", root / "tests"),
             smoke=options.smoke,

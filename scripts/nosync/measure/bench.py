@@ -34,6 +34,7 @@ class Request:
         out: The folder for the results.
         only: Names of the workloads to run; all if empty.
         runs: Runs of each arm in place of what the suite says.
+        gpus: How many GPUs the workloads that run as one process a GPU are asked for on; 0: the whole suite.
         seconds: After which no further workload starts, and no round of runs that would not end before it.
         path: More folders for the workloads' PYTHONPATH.
         smoke: A dry run.
@@ -48,6 +49,7 @@ class Request:
     out: Path
     only: Sequence[str] = ()
     runs: int = 0
+    gpus: int = 0
     seconds: float = float("inf")
     path: Sequence[Path] = ()
     smoke: bool = False
@@ -62,7 +64,7 @@ def bench(request: Request) -> tuple[Path, dict[str, Any]]:
     end = time.monotonic() + request.seconds
     described = machine.describe()
     done: list[Measured] = []
-    for workload in request.suite.chosen(request.only):
+    for workload in request.suite.chosen(request.only, request.gpus):
         done.append(_one(request, workload, described, end))
         file, body = write(request, described, done)  # after each: a killed bench leaves what it has
     return file, body
@@ -87,7 +89,7 @@ def _one(request: Request, workload: Workload, described: dict[str, Any], end: f
 
 
 def write(request: Request, described: dict[str, Any], done: list[Measured]) -> tuple[Path, dict[str, Any]]:
-    """``<machine>-<base>-<date>.json``, ``.md``, ``.svg`` in the request's folder; a part names its workloads too."""
+    """``<machine>-<base>-<date>.json``, ``.md``, ``.svg`` in the request's folder; a part names its workloads or GPUs too."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     body: dict[str, Any] = {
         "suite": request.suite.prefix,
@@ -104,7 +106,7 @@ def write(request: Request, described: dict[str, Any], done: list[Measured]) -> 
     body = _without_paths(body, request)
     request.out.mkdir(parents=True, exist_ok=True)
     word = "smoke" if request.smoke else machine.short_name(described)
-    part = "".join(f"-{name}" for name in request.only)
+    part = "".join(f"-{name}" for name in request.only) + (f"-{request.gpus}-gpus" if request.gpus else "")
     file = request.out / f"{word}-{request.base}{part}-{today}.json"
     file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     file.with_suffix(".md").write_text(results.markdown(body), encoding="utf-8")

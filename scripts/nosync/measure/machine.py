@@ -1,4 +1,4 @@
-"""The machine that measured, and whether its GPUs were ours alone."""
+"""The machine that measured, and whether its GPUs were ours alone: those that ``CUDA_VISIBLE_DEVICES`` leaves."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class BusyGpu(RuntimeError):
 def describe() -> dict[str, Any]:
     """Host, processors, memory, GPUs and their driver; nothing that names the host itself."""
     gpus = query("--query-gpu", "name,driver_version,memory.total")
+    others = len(_rows("--query-gpu", "name", None)) - len(gpus)
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processors": os.cpu_count(),
@@ -31,7 +32,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "gpus": [row[0] for row in gpus],
         "driver": gpus[0][1] if gpus else "",
-    }
+    } | ({"gpus_left_to_others": others} if others else {})
 
 
 def _processor() -> str:
@@ -53,10 +54,16 @@ def short_name(description: dict[str, Any]) -> str:
 
 
 def query(what: str, columns: str) -> list[list[str]]:
-    """Rows of ``nvidia-smi``; none where there is no such program or no GPU."""
-    if shutil.which("nvidia-smi") is None:
+    """Rows of ``nvidia-smi`` about the GPUs that are visible; none where there is no such program or no GPU."""
+    return _rows(what, columns, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _rows(what: str, columns: str, visible: str | None) -> list[list[str]]:
+    """``visible`` as in ``CUDA_VISIBLE_DEVICES``, indices in the order of the PCI bus; None: all."""
+    if visible == "" or shutil.which("nvidia-smi") is None:
         return []
     argv = ["nvidia-smi", f"{what}={columns}", "--format=csv,noheader,nounits"]
+    argv += [f"--id={visible}"] if visible else []
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         return []
@@ -66,9 +73,9 @@ def query(what: str, columns: str) -> list[list[str]]:
 def busy(ask: Query = query) -> str:
     """What runs on the GPUs now, in words; empty if nothing does. Call it when no process of ours is on them."""
     apps = ask("--query-compute-apps", "pid,used_memory")
-    loads = [row[0] for row in ask("--query-gpu", "utilization.gpu") if row[0].isdigit()]
+    loads = [row for row in ask("--query-gpu", "index,utilization.gpu") if row[1].isdigit()]
     said = [f"{len(apps)} other process{'es' if len(apps) > 1 else ''} on the GPU"] if apps else []
-    said += [f"GPU {index} at {load} %" for index, load in enumerate(loads) if int(load) > BUSY_PERCENT]
+    said += [f"GPU {index} at {load} %" for index, load in loads if int(load) > BUSY_PERCENT]
     return ", ".join(said)
 
 

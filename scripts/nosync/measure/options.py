@@ -10,6 +10,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*", default=[], metavar="WORKLOAD", help="these alone")
     parser.add_argument("--runs", type=int, default=0, help="runs of each arm, in place of the suite's number")
     parser.add_argument(
+        "--gpus", type=int, default=0, metavar="N", help="the workloads that run as one process a GPU, on N GPUs"
+    )
+    parser.add_argument(
         "--seconds",
         type=float,
         default=float("inf"),

@@ -2,7 +2,7 @@
 
 A figure is text, ready for a pull request: ``<prefix>.<quantity>.base``, ``.patched``; for times also ``.ratio``,
 ``.interval`` and ``.verdict``, and ``.spread.base``, ``.range.base``, ``.mean.base`` (and ``.patched``); for a workload
-as a whole ``<prefix>.<workload>.wall``, ``.memory`` and ``.rss``; for recordings ``.pairs`` and ``.worst.<quantity>``.
+as a whole ``<prefix>.<workload>.wall``, ``.memory``, ``.rss``, ``.waits`` and ``.collectives``; for recordings ``.pairs`` and ``.worst.<quantity>``.
 Only what was measured gives figures.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from nosync.measure.ab import Measured
+from nosync.measure.runs import STEP
 from nosync.measure.statistics import Comparison
 
 
@@ -71,7 +72,7 @@ def _interval(low: float, high: float | None) -> str:
 
 
 def _resource_figures(name: str, measured: Measured) -> dict[str, str]:
-    """Of each arm's runs: mean wall time, and the ranges of device and host memory."""
+    """Of each arm's runs: mean wall time, the ranges of device and host memory, and those of single steps."""
     found: dict[str, str] = {}
     for word, arm in zip(("base", "patched"), measured.workload.arms, strict=True):
         runs = [run.summary() for run in measured.runs if run.arm == arm]
@@ -79,6 +80,9 @@ def _resource_figures(name: str, measured: Measured) -> dict[str, str]:
         found[f"{name}.rss.{word}"] = f"{_range(runs, 'host_rss_mib')} MiB"
         if all(run["device_memory_mib"] for run in runs):
             found[f"{name}.memory.{word}"] = f"{_range(runs, 'device_memory_mib')} MiB"
+        for what in STEP:
+            if said := _of_steps(runs, what):
+                found[f"{name}.{what}.{word}"] = said
     return found
 
 
@@ -193,8 +197,15 @@ def _resources(runs: list[dict[str, Any]]) -> str:
         said = f"{arm}: {len(here)} runs, {_range(here, 'wall_s')} s each, host RSS {_range(here, 'host_rss_mib')} MiB"
         if all(run["device_memory_mib"] for run in here):
             said += f", peak device memory {_range(here, 'device_memory_mib')} MiB"
+        said += "".join(f", {found} {what} a step" for what in STEP if (found := _of_steps(here, what)))
         parts.append(said)
     return "; ".join(parts) + "."
+
+
+def _of_steps(runs: list[dict[str, Any]], what: str) -> str:
+    """Fewest to most over the steps that the runs told; empty if none did."""
+    told = [{what: number} for run in runs for number in run.get("steps", {}).get(what, ())]
+    return _range(told, what) if told else ""
 
 
 def _range(runs: list[dict[str, Any]], key: str) -> str:

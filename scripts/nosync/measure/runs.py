@@ -19,6 +19,7 @@ from nosync.measure import machine
 from nosync.measure.suite import Workload
 
 GOOD, FAILED, BUSY, UNAVAILABLE = "good", "failed", "busy", "unavailable"
+STEP = ("waits", "collectives")  # what a timed workload says of single steps, which need not be alike
 
 
 @dataclass
@@ -60,11 +61,16 @@ class Run:
         kept: dict[str, Any] = {"arm": self.arm, "run": self.number, "state": self.state}
         kept |= {"reason": self.reason} if self.reason else {}
         memory = self.last("memory")
-        return kept | {
-            "wall_s": round(self.wall_s, 2),
-            "host_rss_mib": round(self.rss_mib),
-            "device_memory_mib": None if memory is None else round(memory / 2**20),
-        }
+        steps = {word: found for word in STEP if (found := [line[word] for line in self.lines if word in line])}
+        return (
+            kept
+            | {
+                "wall_s": round(self.wall_s, 2),
+                "host_rss_mib": round(self.rss_mib),
+                "device_memory_mib": None if memory is None else round(memory / 2**20),
+            }
+            | ({"steps": steps} if steps else {})
+        )
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,7 @@ class Runner:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # that of nvidia-smi, which says whether the visible ones are idle
             **workload.environment,
         }
 

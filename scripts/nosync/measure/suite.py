@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Workload:
         factor: Tolerance over the base's own spread (``record``).
         floor: The least tolerance, relative to the tensor's largest element (``record``).
         bitwise: Every tolerance is zero (``record``).
+        ranks: Its script takes ``--ranks``, one process a GPU: it can be asked for on any number of GPUs.
     """
 
     name: str
@@ -64,6 +65,12 @@ class Workload:
     factor: float = 3.0
     floor: float = 1e-5
     bitwise: bool = False
+    ranks: bool = False
+
+    def on(self, gpus: int) -> Workload:
+        """The same on so many GPUs."""
+        arguments = (*self.arguments, "--ranks", str(gpus))
+        return replace(self, name=f"{self.name}-{gpus}-gpus", gpus=gpus, arguments=arguments)
 
 
 @dataclass(frozen=True)
@@ -75,16 +82,26 @@ class Suite:
     workloads: tuple[Workload, ...]
     path: tuple[Path, ...] = ()
 
-    def chosen(self, names: Collection[str]) -> tuple[Workload, ...]:
+    def chosen(self, names: Collection[str], gpus: int = 0) -> tuple[Workload, ...]:
         """The named workloads, or all.
 
+        Args:
+            names: Of workloads; all if empty.
+            gpus: If given, those that can run on any number of GPUs, on so many.
+
         Raises:
-            SuiteError: a name is not in the suite.
+            SuiteError: a name is not in the suite, or none of the named can run on so many GPUs.
         """
         known = {workload.name: workload for workload in self.workloads}
         if unknown := [name for name in names if name not in known]:
             raise SuiteError(f"no workload {', '.join(unknown)} in {self.file}; it has {', '.join(known)}")
-        return tuple(workload for workload in self.workloads if not names or workload.name in names)
+        found = tuple(workload for workload in self.workloads if not names or workload.name in names)
+        if not gpus:
+            return found
+        if not any(workload.ranks for workload in found):
+            able = ", ".join(workload.name for workload in self.workloads if workload.ranks) or "none"
+            raise SuiteError(f"none of these runs on a number of GPUs that is asked for; of {self.file}: {able}")
+        return tuple(workload.on(gpus) for workload in found if workload.ranks)
 
 
 def load_suite(file: Path) -> Suite:

@@ -12,6 +12,7 @@ With ``both``, ``--tree`` is the base's and ``--patched-tree`` the other's. Line
     {"quantity", "count"}       an exact number      ("arm" too, from ``both``)
     {"quantity", "value"}       a number of ``once``, in the unit given by "unit"
     {"memory"}                  peak device memory, bytes
+    {"waits"}, {"collectives"}  host syncs and collectives of one step of a timed workload, whose steps differ
     {"versions"}                what ran: {"torch": …, "device": …}
     {"imported"}                the file that the package under test was imported from
     {"unavailable"}             why this cannot be measured here

@@ -15,12 +15,13 @@ import torch
 
 from nosync.measure import writing
 
-STEPS, COUNTED, RECORDED = 250, 2, 5
+STEPS, COUNTED, RECORDED = 250, 1, 5
 
 
 def main() -> int:
     parser = writing.parser(__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--name", default="perf_check", help="of the quantity")
     parser.add_argument("--configs", type=Path, help="the configs folder; default: beside the tree's source root")
     options, overrides = parser.parse_known_args()
     with writing.Lines(options.out) as lines, tempfile.TemporaryDirectory() as folder:
@@ -44,11 +45,11 @@ def find_configs(lines: writing.Lines, given: Path | None, *roots: Path) -> Path
 
 
 def time(options: Any, overrides: list[str], configs: Path, folder: Path, lines: writing.Lines) -> None:
-    """Step times of the whole run (the suite drops the warm-up) and, after them, the waits of two more steps."""
+    """Step times of the whole run (the suite drops the warm-up); after them one more step's waits and collectives."""
     steps = 4 if options.smoke else STEPS
     report = train(options, overrides, configs, folder, [0, steps, COUNTED])
     tell(lines, report)
-    name = "perf_check.step" if options.ranks == 1 else f"perf_check.step_{options.ranks}_gpus"
+    name = f"{options.name}.step" if options.ranks == 1 else f"{options.name}.step_{options.ranks}_gpus"
     for ms in report["step_ms"]:
         lines.time(name, ms)
 
@@ -93,12 +94,14 @@ def train(options: Any, overrides: list[str], configs: Path, folder: Path, steps
 
 
 def tell(lines: writing.Lines, report: dict[str, Any]) -> None:
-    """What ran, and how much memory it took; the waits of the counted steps for the record."""
+    """What ran, how much memory it took, and what its counted steps waited for and sent."""
     lines.write(versions={"torch": report["torch"], "device": report["device"]})
     if report.get("peak_memory_mb"):
         lines.write(memory=report["peak_memory_mb"] * 2**20)
     for step in report["waits"]:
-        lines.write(waits=step["count"], blocked_ms=step["blocked_ms"])
+        lines.write(waits=step["count"])
+    for number in report["collectives"]:
+        lines.write(collectives=number)
 
 
 if __name__ == "__main__":
