@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 from nosync import figures
 from nosync.errors import NosyncError
 from nosync.layout import Layout
+from nosync.measure import bench as measuring
 from nosync.measure import claims
 from nosync.measure.claims import ResultFile
 from nosync.projects import Project, load_projects
@@ -52,7 +54,19 @@ def result_files(layout: Layout, project: Project) -> list[ResultFile]:
         measured = body.get("measured", {})
         stale = [key.partition("@")[0] for key, digest in code_on(base).items() if measured.get(key, digest) != digest]
         found.append(ResultFile(str(path.relative_to(layout.root)), body, tuple(stale)))
-    return found
+    return _of_known_trees(found)
+
+
+def _of_known_trees(found: list[ResultFile]) -> list[ResultFile]:
+    """A result whose trees are, file for file, those of one of the present code is of the present code too."""
+    present = [file.body for file in found if not file.stale]
+
+    def known(file: ResultFile) -> bool:
+        trees = {item for item in file.body["trees"].items() if item[1] != measuring.NO_FILES}
+        same_base = (body for body in present if body["base"] == file.body["base"])
+        return bool(trees) and any(trees <= body["trees"].items() for body in same_base)
+
+    return [replace(file, stale=()) if file.stale and known(file) else file for file in found]
 
 
 def missing(layout: Layout, project: Project, files: list[ResultFile]) -> list[str]:

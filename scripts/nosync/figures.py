@@ -1,6 +1,6 @@
 """Measured figures in a pull request's text: ``{{name}}`` stands for one, and no number is typed by hand.
 
-Figures come from committed files ``results/<project>/<machine>-<date>.json``, whose later ones win:
+Figures come from committed files ``results/<project>/<machine>-<date>.json``, whose later ones win (`results`):
 
     {"figures": {"<name>": "<text>", …},
      "measured": {"<series>@<base>": "<code_digest of the series when it was measured>", …}}
@@ -75,13 +75,21 @@ def names(text: str) -> list[str]:
 
 
 def results(layout: Layout, project: str) -> Iterable[tuple[Path, dict[str, Any]]]:
-    """The project's result files, newest date first."""
-    folder = layout.root / "results" / project
-    for file in sorted(folder.glob("*.json"), key=lambda path: (path.stem[-10:], path.name), reverse=True):
-        try:
-            yield file, json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise NosyncError(f"{file} is not JSON: {error}", "a slip while editing") from None
+    """The project's result files, newest date first; of one date, first those of a host with no GPU left to others."""
+    found = [(file, _read(file)) for file in (layout.root / "results" / project).glob("*.json")]
+    return sorted(found, key=_newness, reverse=True)
+
+
+def _newness(result: tuple[Path, dict[str, Any]]) -> tuple[str, bool, str]:
+    file, body = result
+    return file.stem[-10:], not body.get("machine", {}).get("gpus_left_to_others"), file.name
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise NosyncError(f"{file} is not JSON: {error}", "a slip while editing") from None
 
 
 def _look_up(

@@ -90,6 +90,8 @@ def test_trees_that_were_carried_here(layout: Layout, tmp_path: Path) -> None:
     assert [row["what"] for row in report.rows if row.get("state")] == ["needs the tree alpha, which was not given"]
     with pytest.raises(NosyncError, match="only one of"):
         bench(layout, "demo", "pinned", Asked(base_tree=tmp_path / "base"))
+    with pytest.raises(NosyncError, match=r"gone: there is no demo in it, nor in its src/"):
+        bench(layout, "demo", "pinned", Asked(base_tree=tmp_path / "base", patched_tree=tmp_path / "gone"))
 
 
 def test_a_project_without_a_suite_says_so(layout: Layout) -> None:
@@ -117,6 +119,22 @@ def test_the_report_fills_the_page_and_the_readme(layout: Layout) -> None:
     assert "by hand" not in readme
     assert readme.startswith("before\n<!-- table: results -->\n| what |")
     assert bench_report(layout, dry=True).code == 0
+
+
+def test_a_result_of_other_patches_that_make_the_same_trees_is_of_the_present_code(layout: Layout) -> None:
+    """A refreshed series can differ patch by patch and end in the same files; a run on others is said to be old."""
+    bench(layout, "demo", "pinned", Asked(only=("whole",)))
+    (file,) = (layout.results / "bench" / "demo").glob("*.json")
+    body = json.loads(file.read_text())
+    folder = layout.root / "results" / "demo"
+    folder.mkdir(parents=True)
+    before = {**body, "measured": dict.fromkeys(body["measured"], "other")}
+    (folder / "a-2026-01-02.json").write_text(json.dumps(before))
+    assert "not known to be of the present code of alpha, beta" in bench_report(layout).rows[0]["said"]
+    (folder / "b-2026-01-01.json").write_text(json.dumps({**body, "figures": {}}))
+    assert bench_report(layout).rows[0]["said"] == ""
+    (folder / "a-2026-01-02.json").write_text(json.dumps(before | {"trees": body["trees"] | {"patched": "files 0"}}))
+    assert "not known to be" in bench_report(layout).rows[0]["said"]
 
 
 def test_a_dry_run_is_no_result(layout: Layout) -> None:

@@ -26,6 +26,7 @@ from synthetic import (
 
 from nosync import figures, pullrequest, rewriting
 from nosync.git import Repo
+from nosync.layout import Layout
 from nosync.projects import load_projects
 from nosync.series import cell, load_series
 
@@ -309,6 +310,15 @@ def test_figures_come_from_the_newest_committed_results(world: World) -> None:
     commit_all(world)
     export(world, "--series", "alpha")
     assert (out(world) / "PR.md").read_text() == "# alpha\n\nIt takes abc-2026-02-01 steps, abc-2026-02-01.\n"
+
+
+def test_of_one_day_a_host_of_its_own_goes_before_a_shared_one(world: World) -> None:
+    """What others ran on the host's other GPUs slows a step that the host queues."""
+    alone, shared = measured(world, name="a-2026-02-01"), measured(world, name="b-2026-02-01")
+    older = measured(world, name="c-2026-01-01")
+    body = json.loads(shared.read_text()) | {"machine": {"gpus_left_to_others": 1}}
+    shared.write_text(json.dumps(body))
+    assert [file for file, _ in figures.results(Layout(world.root), "demo")][:3] == [alone, shared, older]
 
 
 @pytest.mark.parametrize("how", ["missing", "stale", "not committed"])

@@ -89,7 +89,7 @@ def _one(request: Request, workload: Workload, described: dict[str, Any], end: f
 
 
 def write(request: Request, described: dict[str, Any], done: list[Measured]) -> tuple[Path, dict[str, Any]]:
-    """``<machine>-<base>-<date>.json``, ``.md``, ``.svg`` in the request's folder; a part names its workloads or GPUs too."""
+    """``<machine>-<base>-<date>.json``, ``.md``, ``.svg`` in the request's folder; a part names what it is of too."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     body: dict[str, Any] = {
         "suite": request.suite.prefix,
@@ -120,6 +120,7 @@ def _without_paths(body: dict[str, Any], request: Request) -> dict[str, Any]:
     """Results are committed: no folder of this machine stays in them."""
     text = json.dumps(body, default=str)
     places = {str(tree.resolve()): f"<{arm}>" for arm, tree in request.trees.items()}
+    places |= {str(request.out.resolve()): "<out>"}
     places |= {str(Path(__file__).resolve().parents[3]): ".", str(Path.home()): "~", sys.prefix: "<python>"}
     for place, word in sorted(places.items(), key=lambda item: -len(item[0])):
         if len(place) > 1:
@@ -143,4 +144,12 @@ def tree_id(source_root: Path) -> str:
     total = hashlib.sha256()
     for file in sorted(source_root.rglob("*.py")):
         total.update(str(file.relative_to(source_root)).encode() + b"\0" + file.read_bytes())
-    return f"files {total.hexdigest()[:16]}"
+    return _files(total.hexdigest())
+
+
+def _files(digest: str) -> str:
+    return f"files {digest[:16]}"
+
+
+NO_FILES = _files(hashlib.sha256().hexdigest())
+"""What `tree_id` says of a folder that has no Python files."""

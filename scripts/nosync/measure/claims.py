@@ -154,12 +154,18 @@ def describe(file: ResultFile) -> str:
         versions |= workload["versions"]
     parts = [
         f"[{file.path}](../{file.path})", f"{body['suite']} {body['base']}, {body['date']}",
-        cards(machine) + (f", driver {machine['driver']}" if machine.get("driver") else ""),
+        cards(machine) + (f", driver {machine['driver']}" if machine.get("driver") else ""), others(machine),
         ", ".join(f"{name} {version}" for name, version in versions.items() if name != "device"),
         ", ".join(f"{arm} at {what[:12]}" for arm, what in body["trees"].items()), f"`{body['command']}`",
         body.get("remark", ""),
     ]  # fmt: skip
     return "; ".join(filter(None, parts))
+
+
+def others(machine: dict[str, Any]) -> str:
+    """What is said of the host's GPUs that were not visible to the run."""
+    number = machine.get("gpus_left_to_others", 0)
+    return f"{number} more in its host, which others may have used" if number else ""
 
 
 def cards(machine: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 A figure is text, ready for a pull request: ``<prefix>.<quantity>.base``, ``.patched``; for times also ``.ratio``,
 ``.interval`` and ``.verdict``, and ``.spread.base``, ``.range.base``, ``.mean.base`` (and ``.patched``); for a workload
-as a whole ``<prefix>.<workload>.wall``, ``.memory``, ``.rss``, ``.waits`` and ``.collectives``; for recordings ``.pairs`` and ``.worst.<quantity>``.
+as a whole ``<prefix>.<workload>.wall``, ``.memory`` and ``.rss``, and ``.waits`` and ``.collectives`` where it tells
+those of single steps; for recordings ``.pairs`` and ``.worst.<quantity>``.
 Only what was measured gives figures.
 """
 
