@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nosync import building, figures, lock, scratch, trees
+from nosync import building, figures, lock, provenance, scratch, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
@@ -25,6 +25,9 @@ from nosync.running import libraries_python
 from nosync.series import cells, load_series
 
 COLUMNS = ("workload", "state", "what", "base", "patched", "ratio", "verdict")
+UNKNOWN = (
+    "a tree was not made by this checkout, or was changed since (make bench-<project>; carry build/bench/trees.json)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,19 @@ def bench(layout: Layout, name: str, base_word: str, asked: Asked) -> Report:
     (project,) = choose(load_projects(layout.projects_file), name)
     base = project.base(base_word)
     suite = _suite(layout, project)
-    folders = _given(asked) or _made(layout, project, base, suite)
+    given = _given(asked)
+    folders = given or _made(layout, project, base, suite)
+    roots = {arm: _source_root(folder, project) for arm, folder in folders.items()}
+    if given:
+        code = provenance.look_up(layout, project, base, roots)
+    else:
+        series = cells(project, load_series(layout.patches, project), base)
+        code = figures.code_of(series)
+        provenance.note(layout, project, base, roots, code)
     request = measuring.Request(
         suite=suite,
         base=base.id,
-        trees={arm: _source_root(folder, project) for arm, folder in folders.items()},
+        trees=roots,
         python=libraries_python("torch") if "NOSYNC_PYTHON" in os.environ else sys.executable,
         out=(asked.out or layout.results / "bench" / project.name).resolve(),
         only=asked.only,
@@ -60,7 +71,7 @@ def bench(layout: Layout, name: str, base_word: str, asked: Asked) -> Report:
         seconds=asked.seconds,
         path=(layout.root / "scripts", layout.root / "tests"),
         smoke=asked.smoke,
-        measured=figures.code_of(cells(project, load_series(layout.patches, project), base)),
+        measured=code,
         command=shlex.join(["python", "-m", "nosync", *sys.argv[1:]]),
     )
     try:
@@ -145,5 +156,7 @@ def _report(file: Path, body: dict) -> Report:  # type: ignore[type-arg]
         if outcome := workload.get("equivalence"):
             word = "equivalent" if outcome["equivalent"] else f"{len(outcome['exceedances'])} exceedances"
             report.add(outcome["equivalent"], workload=name, what="values", verdict=word)
+    if not body["measured"]:
+        report.note(f"the numbers count for no series: {UNKNOWN}")
     report.note(f"written: {file}, .md and .svg; commit the JSON under results/{body['suite']}/ to publish it")
     return report

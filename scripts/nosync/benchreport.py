@@ -52,7 +52,8 @@ def result_files(layout: Layout, project: Project) -> list[ResultFile]:
             continue
         base = project.base(body["base"])
         measured = body.get("measured", {})
-        stale = [key.partition("@")[0] for key, digest in code_on(base).items() if measured.get(key, digest) != digest]
+        current = {key: digest for key, digest in code_on(base).items() if measured.get(key, digest) == digest}
+        stale = [key.partition("@")[0] for key in code_on(base) if not measured or key not in current]
         found.append(ResultFile(str(path.relative_to(layout.root)), body, tuple(stale)))
     return _of_known_trees(found)
 

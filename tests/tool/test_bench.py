@@ -79,6 +79,34 @@ def test_both_trees_and_the_one_that_ends_with_a_series(layout: Layout) -> None:
     assert (made / "src" / "demo" / "core.py").is_file()
 
 
+def test_carried_trees_are_of_known_code_or_count_for_no_series(layout: Layout, tmp_path: Path) -> None:
+    """Known are those that a bench of this checkout ran on, file for file."""
+    bench(layout, "demo", "pinned", Asked(smoke=True))
+    for kind in ("base", "patched"):
+        shutil.copytree(layout.tree(kind, "demo", "1.0"), tmp_path / kind, ignore=shutil.ignore_patterns(".git"))
+    asked = Asked(smoke=True, base_tree=tmp_path / "base", patched_tree=tmp_path / "patched", out=tmp_path / "out")
+
+    def measured() -> dict[str, str]:
+        return json.loads(next((tmp_path / "out").glob("*.json")).read_text())["measured"]
+
+    report = bench(layout, "demo", "pinned", asked)
+    assert measured().keys() == {"alpha@1.0", "beta@1.0"}
+    assert not any("no series" in line for line in report.notes)
+    (tmp_path / "patched" / "src" / "demo" / "core.py").write_text("older = True\n")
+    report = bench(layout, "demo", "pinned", asked)
+    assert measured() == {}
+    assert any("the numbers count for no series" in line for line in report.notes)
+
+
+def test_a_result_of_unknown_code_says_so(layout: Layout) -> None:
+    bench(layout, "demo", "pinned", Asked(only=("whole",)))
+    (file,) = (layout.results / "bench" / "demo").glob("*.json")
+    (layout.root / "results" / "demo").mkdir(parents=True)
+    unknown = json.loads(file.read_text()) | {"measured": {}}
+    (layout.root / "results" / "demo" / file.name).write_text(json.dumps(unknown))
+    assert "not known to be of the present code of alpha, beta" in bench_report(layout).rows[0]["said"]
+
+
 def test_trees_that_were_carried_here(layout: Layout, tmp_path: Path) -> None:
     """As folders, without git; what was not carried is a row with its reason."""
     for kind in ("base", "patched"):

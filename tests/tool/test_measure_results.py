@@ -233,6 +233,13 @@ def test_a_result_of_other_code_says_so() -> None:
     assert "not known to be of the present code of s" in row.said
 
 
+def test_a_result_of_the_present_code_goes_before_a_newer_one_of_other_code() -> None:
+    new = ResultFile("results/p/new.json", result("2026-02-02", {"p.a.base": "1", "p.a.patched": "0"}).body, ("s",))
+    old = result("2026-01-01", {"p.a.base": "3", "p.a.patched": "2"})
+    (row,) = claims.rows([Claim("p", "x", "p.a")], [new, old])
+    assert (row.base, row.said) == ("3", "")
+
+
 def test_two_figures_of_their_own_names_and_their_ratio() -> None:
     files = [result("2026-01-01", {"p.indexing": "60 µs", "p.where": "15 µs"})]
     (row,) = claims.rows([Claim("p", "x", base="p.indexing", patched="p.where")], files)

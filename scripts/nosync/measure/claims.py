@@ -81,7 +81,12 @@ def load_claims(file: Path) -> list[Claim]:
 
 
 def rows(claims: Sequence[Claim], files: Sequence[ResultFile]) -> list[Row]:
-    """Each claim with its figures, from the newest file that has both (``files``: newest first)."""
+    """Each claim with its figures, from the newest file of the present code that has both, or else the newest.
+
+    Args:
+        files: Newest first.
+    """
+    files = sorted(files, key=lambda file: bool(file.stale))
     return [_row(claim, files) for claim in claims]
 
 

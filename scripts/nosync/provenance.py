@@ -1,0 +1,65 @@
+"""Of which patches the trees are that a bench runs on: noted where they are made, looked up where they were carried to.
+
+``build/bench/trees.json``, by ``<project>@<base>``: the digest of each arm's package, and the code that was measured.
+A tree that is not in it, or was changed since, is of unknown code: its numbers count for no series.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from nosync.errors import NosyncError
+from nosync.layout import Layout
+from nosync.projects import Base, Project
+
+Code = dict[str, str]
+"""``<series>@<base>`` to the digest of the series' code, as in `nosync.figures`."""
+
+
+def note(layout: Layout, project: Project, base: Base, roots: Mapping[str, Path], code: Code) -> None:
+    """Write down that these source roots, just made, are of this code."""
+    digests = {arm: digest(root, project) for arm, root in roots.items()}
+    file = _file(layout)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    noted = _read(file) | {_key(project, base): {"trees": digests, "measured": code}}
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, file)
+
+
+def look_up(layout: Layout, project: Project, base: Base, roots: Mapping[str, Path]) -> Code:
+    """The code of these source roots; nothing where one of them is not known."""
+    noted = _read(_file(layout)).get(_key(project, base), {"trees": {}, "measured": {}})
+    known = all(noted["trees"].get(arm) == digest(root, project) for arm, root in roots.items())
+    return noted["measured"] if known else {}
+
+
+def digest(source_root: Path, project: Project) -> str:
+    """Of the Python files of the project's package, or of all where it is a module; the rest need not be carried."""
+    package = source_root.joinpath(*project.import_name.split("."))
+    folder = package if package.is_dir() else source_root
+    total = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        total.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+def _file(layout: Layout) -> Path:
+    return layout.build / "bench" / "trees.json"
+
+
+def _key(project: Project, base: Base) -> str:
+    return f"{project.name}@{base.id}"
+
+
+def _read(file: Path) -> dict[str, dict[str, Code]]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise NosyncError(f"{file} is not JSON: {error}", "it was edited", f"rm {file}") from None
