@@ -61,7 +61,7 @@ def test_gpus_asks_for_the_workloads_with_ranks_alone(tmp_path: Path) -> None:
     assert [each.name for each in suite.chosen(())] == ["other", "job"]
     (eight,) = suite.chosen((), gpus=8)
     assert (eight.name, eight.gpus, eight.arguments) == ("job-8-gpus", 8, ("--ranks", "2", "--ranks", "8"))
-    with pytest.raises(SuiteError, match=r"a number of GPUs that is asked for.*: job"):
+    with pytest.raises(SuiteError, match=r"no such workload .* on 8 GPUs.*: job"):
         suite.chosen(("other",), gpus=8)
 
 

@@ -100,7 +100,7 @@ class Suite:
             return found
         if not any(workload.ranks for workload in found):
             able = ", ".join(workload.name for workload in self.workloads if workload.ranks) or "none"
-            raise SuiteError(f"none of these runs on a number of GPUs that is asked for; of {self.file}: {able}")
+            raise SuiteError(f"no such workload can be asked for on {gpus} GPUs; those of {self.file} that can: {able}")
         return tuple(workload.on(gpus) for workload in found if workload.ranks)
 
 
