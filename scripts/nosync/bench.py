@@ -131,8 +131,8 @@ def _source_root(folder: Path, project: Project) -> Path:
     """The tree's source root; a folder that is no tree but a source root itself is taken as it is."""
     inside = folder / project.source_root
     root = (inside if inside.is_dir() else folder).resolve()
-    module = root.joinpath(*project.import_name.split("."))
-    if not (module.is_dir() or module.with_suffix(".py").is_file()):
+    package = project.package(root)
+    if not (package.is_dir() or package.with_suffix(".py").is_file()):
         raise NosyncError(
             f"{folder}: there is no {project.import_name} in it, nor in its {project.source_root}/",
             "it is neither a tree of the project nor the source root of one",

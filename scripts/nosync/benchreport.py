@@ -9,7 +9,6 @@ from pathlib import Path
 from nosync import figures
 from nosync.errors import NosyncError
 from nosync.layout import Layout
-from nosync.measure import bench as measuring
 from nosync.measure import claims
 from nosync.measure.claims import ResultFile
 from nosync.projects import Project, load_projects
@@ -52,8 +51,8 @@ def result_files(layout: Layout, project: Project) -> list[ResultFile]:
             continue
         base = project.base(body["base"])
         measured = body.get("measured", {})
-        current = {key: digest for key, digest in code_on(base).items() if measured.get(key, digest) == digest}
-        stale = [key.partition("@")[0] for key in code_on(base) if not measured or key not in current]
+        changed = [key for key, digest in code_on(base).items() if not measured or measured.get(key, digest) != digest]
+        stale = [key.partition("@")[0] for key in changed]
         found.append(ResultFile(str(path.relative_to(layout.root)), body, tuple(stale)))
     return _of_known_trees(found)
 
@@ -63,7 +62,7 @@ def _of_known_trees(found: list[ResultFile]) -> list[ResultFile]:
     present = [file.body for file in found if not file.stale]
 
     def known(file: ResultFile) -> bool:
-        trees = {item for item in file.body["trees"].items() if item[1] != measuring.NO_FILES}
+        trees = file.body["trees"].items()
         same_base = (body for body in present if body["base"] == file.body["base"])
         return bool(trees) and any(trees <= body["trees"].items() for body in same_base)
 

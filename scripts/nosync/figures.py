@@ -55,7 +55,7 @@ def fill(layout: Layout, cells: list[Cell], text: str) -> Filled:
     Args:
         cells: The series that the text is about, and those it depends on; all of them must be as they were measured.
     """
-    files = list(results(layout, cells[-1].series.project))
+    files = results(layout, cells[-1].series.project)
     code = {cell.series.name: (_key(cell), code_digest(cell)) for cell in cells}
     committed = functools.cache(functools.partial(_committed, layout))
     problems: list[str] = []
@@ -74,7 +74,7 @@ def names(text: str) -> list[str]:
     return list(dict.fromkeys(_PLACE.findall(text)))
 
 
-def results(layout: Layout, project: str) -> Iterable[tuple[Path, dict[str, Any]]]:
+def results(layout: Layout, project: str) -> list[tuple[Path, dict[str, Any]]]:
     """The project's result files, newest date first; of one date, first those of a host with no GPU left to others."""
     found = [(file, _read(file)) for file in (layout.root / "results" / project).glob("*.json")]
     return sorted(found, key=_newness, reverse=True)

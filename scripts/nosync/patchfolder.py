@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from nosync import wholefile
+
 EMPTY = ".gitkeep"  # git keeps no empty folder, and a series with no patches on a base differs from one without a say
 
 
@@ -25,14 +27,11 @@ def bring(folder: Path, files: dict[str, bytes]) -> None:
         left.unlink()
     wanted = files or {EMPTY: b""}
     for name, data in wanted.items():
-        _replace(folder / name, data)
+        if not _holds(folder / name, data):
+            wholefile.write(folder / name, data)
     for name in {file.name for file in (*folder.glob("*.patch"), *folder.glob(EMPTY))} - wanted.keys():
         (folder / name).unlink()
 
 
-def _replace(file: Path, data: bytes) -> None:
-    if file.exists() and file.read_bytes() == data:
-        return
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(data)
-    os.replace(partial, file)
+def _holds(file: Path, data: bytes) -> bool:
+    return file.exists() and file.read_bytes() == data

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
 
+from nosync import wholefile
 from nosync.errors import NosyncError
 from nosync.projects import Base
 
@@ -20,9 +20,7 @@ def add_base(file: Path, project: str, base: Base, after: str) -> None:
     """
     text = file.read_text(encoding="utf-8")
     new = insert(text, project, base, after)
-    partial = file.with_suffix(".partial")
-    partial.write_text(new, encoding="utf-8")
-    os.replace(partial, file)
+    wholefile.write(file, new.encode())
 
 
 def insert(text: str, project: str, base: Base, after: str) -> str:

@@ -92,6 +92,10 @@ class Project:
     own_tests: OwnTests
     extra: dict[str, Any] = field(default_factory=dict, compare=False)
 
+    def package(self, source_root: Path) -> Path:
+        """Where its package lies in a source root: a folder, or a module's file without the suffix."""
+        return source_root.joinpath(*self.import_name.split("."))
+
     @property
     def pinned(self) -> Base:
         return next(base for base in self.bases if base.pinned)

@@ -6,14 +6,14 @@ A tree that is not in it, or was changed since, is of unknown code: its numbers 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from nosync import wholefile
 from nosync.errors import NosyncError
 from nosync.layout import Layout
+from nosync.measure.bench import files_digest
 from nosync.projects import Base, Project
 
 Code = dict[str, str]
@@ -26,9 +26,7 @@ def note(layout: Layout, project: Project, base: Base, roots: Mapping[str, Path]
     file = _file(layout)
     file.parent.mkdir(parents=True, exist_ok=True)
     noted = _read(file) | {_key(project, base): {"trees": digests, "measured": code}}
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, file)
+    wholefile.write(file, (json.dumps(noted, indent=1) + "\n").encode())
 
 
 def look_up(layout: Layout, project: Project, base: Base, roots: Mapping[str, Path]) -> Code:
@@ -40,12 +38,8 @@ def look_up(layout: Layout, project: Project, base: Base, roots: Mapping[str, Pa
 
 def digest(source_root: Path, project: Project) -> str:
     """Of the Python files of the project's package, or of all where it is a module; the rest need not be carried."""
-    package = source_root.joinpath(*project.import_name.split("."))
-    folder = package if package.is_dir() else source_root
-    total = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        total.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return total.hexdigest()
+    package = project.package(source_root)
+    return files_digest(package if package.is_dir() else source_root)
 
 
 def _file(layout: Layout) -> Path:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def _one(request: Request, workload: Workload, described: dict[str, Any], end: f
     if missing := [arm for arm in workload.arms if arm not in request.trees]:
         return Measured(workload).stop("unavailable", f"needs the tree {', '.join(missing)}, which was not given")
     if request.runs:
-        workload = Workload(**vars(workload) | {"runs": request.runs})
+        workload = replace(workload, runs=request.runs)
     runner = Runner(request.python, request.trees, (*request.suite.path, *request.path), request.smoke)
     try:
         if workload.kind == "record":
@@ -141,15 +141,12 @@ def tree_id(source_root: Path) -> str:
             return commit + ("+edits" if dirty.strip() else "")
     except (OSError, subprocess.CalledProcessError):
         pass
+    return f"files {files_digest(source_root)[:16]}"
+
+
+def files_digest(folder: Path) -> str:
+    """Of the Python files below a folder, by path and content."""
     total = hashlib.sha256()
-    for file in sorted(source_root.rglob("*.py")):
-        total.update(str(file.relative_to(source_root)).encode() + b"\0" + file.read_bytes())
-    return _files(total.hexdigest())
-
-
-def _files(digest: str) -> str:
-    return f"files {digest[:16]}"
-
-
-NO_FILES = _files(hashlib.sha256().hexdigest())
-"""What `tree_id` says of a folder that has no Python files."""
+    for file in sorted(folder.rglob("*.py")):
+        total.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()

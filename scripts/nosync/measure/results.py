@@ -205,12 +205,16 @@ def _resources(runs: list[dict[str, Any]]) -> str:
 
 def _of_steps(runs: list[dict[str, Any]], what: str) -> str:
     """Fewest to most over the steps that the runs told; empty if none did."""
-    told = [{what: number} for run in runs for number in run.get("steps", {}).get(what, ())]
-    return _range(told, what) if told else ""
+    told = [number for run in runs for number in run.get("steps", {}).get(what, ())]
+    return _span(told) if told else ""
 
 
 def _range(runs: list[dict[str, Any]], key: str) -> str:
-    low, high = min(run[key] for run in runs), max(run[key] for run in runs)
+    return _span([run[key] for run in runs])
+
+
+def _span(numbers: list[float]) -> str:
+    low, high = min(numbers), max(numbers)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 

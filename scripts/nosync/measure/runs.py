@@ -62,15 +62,12 @@ class Run:
         kept |= {"reason": self.reason} if self.reason else {}
         memory = self.last("memory")
         steps = {word: found for word in STEP if (found := [line[word] for line in self.lines if word in line])}
-        return (
-            kept
-            | {
-                "wall_s": round(self.wall_s, 2),
-                "host_rss_mib": round(self.rss_mib),
-                "device_memory_mib": None if memory is None else round(memory / 2**20),
-            }
-            | ({"steps": steps} if steps else {})
-        )
+        kept |= {
+            "wall_s": round(self.wall_s, 2),
+            "host_rss_mib": round(self.rss_mib),
+            "device_memory_mib": None if memory is None else round(memory / 2**20),
+        }
+        return kept | ({"steps": steps} if steps else {})
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def time(options: Any, overrides: list[str], configs: Path, folder: Path, lines:
     steps = 4 if options.smoke else STEPS
     report = train(options, overrides, configs, folder, [0, steps, COUNTED])
     tell(lines, report)
-    name = f"{options.name}.step" if options.ranks == 1 else f"{options.name}.step_{options.ranks}_gpus"
+    name = f"{options.name}.step" + (f"_{options.ranks}_gpus" if options.ranks > 1 else "")
     for ms in report["step_ms"]:
         lines.time(name, ms)
 

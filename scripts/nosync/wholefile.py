@@ -1,0 +1,13 @@
+"""Writing a file so that a kill leaves it as it was or as it shall be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write(file: Path, data: bytes) -> None:
+    """Write beside it, as ``.partial``, and rename."""
+    partial = file.with_suffix(".partial")
+    partial.write_bytes(data)
+    os.replace(partial, file)
