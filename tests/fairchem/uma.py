@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -256,3 +257,14 @@ def operators_of(run: Callable[[], Any]) -> int:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run()
     return sum(event.count for event in profiler.key_averages() if event.key.startswith("aten::"))
+
+
+def peak_memory_of(run: Callable[[], Any]) -> int:
+    """By how many bytes a call's tensors on the CPU exceed those that were there before, at most; by the profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return max(itertools.accumulate(size for _, size in changes))

@@ -1,4 +1,4 @@
-"""Host syncs of a whole UMA training step outside of the graph builder, by what waits; or the operators it calls.
+"""Host syncs of a whole UMA training step outside of the graph builder, by what waits; or its operators and memory.
 
 A small model, ten systems of five datasets. Waits are the third step's: by torch's counters on a GPU, by the detector
 without one.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_common import tell_versions
-from uma import operators_of
+from uma import DATASETS, operators_of, peak_memory_of
 from whole_step import (
     GRAPH,
     Tree,
@@ -50,6 +50,16 @@ def operators(tree: Tree) -> int:
         return operators_of(lambda: train_step(tree, unit, batch))
 
 
+def peak_memory(tree: Tree) -> int:
+    """KiB of tensors at the peak of the second step, on the CPU, with two layers of 16 channels and twenty systems."""
+    with device_type("cpu"):
+        tasks = step_tasks(tree)
+        unit = make_unit(tree, tasks, num_layers=2, sphere_channels=16, hidden_channels=16)
+        train_step(tree, unit, collate(tree, tasks, samples(tree, 0)))
+        batch = collate(tree, tasks, samples(tree, 1, DATASETS * 4))
+        return round(peak_memory_of(lambda: train_step(tree, unit, batch)) / 1024)
+
+
 def told_tree(lines: writing.Lines, root: Path) -> Tree:
     """The tree with this source root, after a line about where it is from and what runs it."""
     tree = load_step(root)
@@ -66,14 +76,20 @@ def waits(tree: Tree) -> dict[str, int]:
     return {quantity: sum(event.count for event in outside if belongs(event)) for quantity, belongs in WAITS.items()}
 
 
+COUNTS: dict[str, Callable[[Tree], dict[str, int]]] = {
+    "waits": waits,
+    "operators": lambda tree: {"moe.operators": operators(tree)},
+    "memory": lambda tree: {"step.peak_kib": peak_memory(tree)},
+}
+
+
 def main() -> int:
     parser = writing.parser(__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("waits", "operators"))
+    parser.add_argument("what", choices=tuple(COUNTS))
     options = parser.parse_args()
     with writing.Lines(options.out) as lines:
         tree = told_tree(lines, options.tree)
-        found = waits(tree) if options.what == "waits" else {"moe.operators": operators(tree)}
-        for quantity, number in found.items():
+        for quantity, number in COUNTS[options.what](tree).items():
             lines.count(quantity, number)
     return 0
 
