@@ -7,7 +7,6 @@ neither git nor a package index they are carried there as folders.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
 from nosync.measure import bench as measuring
+from nosync.measure.options import typed
 from nosync.measure.suite import Suite, SuiteError, load_suite
 from nosync.projects import Base, Project, choose, load_projects
 from nosync.report import Report
@@ -72,7 +72,7 @@ def bench(layout: Layout, name: str, base_word: str, asked: Asked) -> Report:
         path=(layout.root / "scripts", layout.root / "tests"),
         smoke=asked.smoke,
         measured=code,
-        command=shlex.join(["python", "-m", "nosync", *sys.argv[1:]]),
+        command=typed(["python", "-m", "nosync", *sys.argv[1:]], given | ({"out": asked.out} if asked.out else {})),
     )
     try:
         file, body = measuring.bench(request)

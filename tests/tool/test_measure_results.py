@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from measuring import runner, workload
 
-from nosync.measure import bench, claims, plots, results
+from nosync.measure import bench, claims, options, plots, results
 from nosync.measure.__main__ import main
 from nosync.measure.claims import Claim, ResultFile
 from nosync.measure.plots import Span
@@ -97,6 +97,13 @@ def test_no_folder_of_this_machine_is_in_a_result(tmp_path: Path) -> None:
     assert "<base>/src/a.py" in said
     for folder in (str(tmp_path / "base"), sys.prefix, str(Path(__file__).resolve().parents[2])):
         assert folder + "/" not in file.read_text()
+
+
+def test_a_command_names_folders_by_what_they_hold() -> None:
+    folders = {"base": Path("trees/a"), "flce": Path("trees/c"), "out": Path("there")}
+    words = ["bench", "--base-tree", "./trees/a/", "--series-tree", "flce=trees/c", "--out", "there", "--only", "a b"]
+    said = "bench --base-tree <base> --series-tree flce=<flce> --out <out> --only 'a b'"
+    assert options.typed(words, folders) == said
 
 
 def test_a_failed_workload_has_its_reason_and_leaves_the_others(tmp_path: Path) -> None:

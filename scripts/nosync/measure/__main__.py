@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from nosync.measure.bench import Request, bench
-from nosync.measure.options import add_options
+from nosync.measure.options import add_options, typed
 from nosync.measure.results import markdown
 from nosync.measure.suite import SuiteError, load_suite
 
@@ -28,11 +27,13 @@ def main(argv: list[str] | None = None) -> int:
     add_options(parser)
     options = parser.parse_args(argv)
     root = Path(__file__).resolve().parents[3]
+    words = ["python", "-m", "nosync.measure", *(sys.argv[1:] if argv is None else argv)]
     try:
+        trees = {arm: Path(folder) for arm, folder in (each.split("=", 1) for each in options.tree)}
         request = Request(
             suite=load_suite(options.suite),
             base=options.base_id,
-            trees={arm: Path(folder) for arm, folder in (each.split("=", 1) for each in options.tree)},
+            trees=trees,
             python=sys.executable,
             out=options.out,
             only=options.only,
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
             path=(root / "scripts", root / "tests"),
             smoke=options.smoke,
             measured=dict(each.rsplit("=", 1) for each in options.measured),
-            command=shlex.join(["python", "-m", "nosync.measure", *(sys.argv[1:] if argv is None else argv)]),
+            command=typed(words, trees | {"out": options.out}),
         )
         file, body = bench(request)
     except (SuiteError, ValueError) as error:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,3 +22,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="start no workload after so many seconds, and no round of runs that would not end by then",
     )
     parser.add_argument("--smoke", action="store_true", help="a dry run: small sizes, numbers without meaning")
+
+
+def typed(argv: Sequence[str], folders: Mapping[str, Path]) -> str:
+    """A command line for a result file: folders, as typed, are named by what they hold, as in ``--out <out>``."""
+    words = {folder: f"<{what}>" for what, folder in folders.items()}
+
+    def named(argument: str) -> str:
+        option, equals, value = argument.rpartition("=")
+        word = words.get(Path(value)) if value else None
+        return f"{option}{equals}{word}" if word else shlex.quote(argument)
+
+    return " ".join(named(argument) for argument in argv)
