@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
 from pathlib import Path
 
 from nosync import figures
@@ -11,9 +9,9 @@ from nosync.errors import NosyncError
 from nosync.layout import Layout
 from nosync.measure import claims
 from nosync.measure.claims import ResultFile
+from nosync.presentcode import result_files
 from nosync.projects import Project, load_projects
 from nosync.report import Report
-from nosync.series import cells, load_series
 
 COLUMNS = ("project", "claim", "base", "patched", "ratio", "said")
 
@@ -40,33 +38,6 @@ def bench_report(layout: Layout, dry: bool = False) -> Report:
     for project in projects:
         report.notes += [f"missing figure: {name}" for name in missing(layout, project, files)]
     return report
-
-
-def result_files(layout: Layout, project: Project) -> list[ResultFile]:
-    """A project's committed results, newest first, each with the series that have changed since."""
-    code_on = functools.cache(lambda base: figures.code_of(cells(project, load_series(layout.patches, project), base)))
-    found = []
-    for path, body in figures.results(layout, project.name):
-        if body.get("smoke") or "base" not in body:
-            continue
-        base = project.base(body["base"])
-        measured = body.get("measured", {})
-        changed = [key for key, digest in code_on(base).items() if not measured or measured.get(key, digest) != digest]
-        stale = [key.partition("@")[0] for key in changed]
-        found.append(ResultFile(str(path.relative_to(layout.root)), body, tuple(stale)))
-    return _of_known_trees(found)
-
-
-def _of_known_trees(found: list[ResultFile]) -> list[ResultFile]:
-    """A result whose trees are, file for file, those of one of the present code is of the present code too."""
-    present = [file.body for file in found if not file.stale]
-
-    def known(file: ResultFile) -> bool:
-        trees = file.body["trees"].items()
-        same_base = (body for body in present if body["base"] == file.body["base"])
-        return bool(trees) and any(trees <= body["trees"].items() for body in same_base)
-
-    return [replace(file, stale=()) if file.stale and known(file) else file for file in found]
 
 
 def missing(layout: Layout, project: Project, files: list[ResultFile]) -> list[str]:

@@ -53,6 +53,7 @@ BACKBONE = {
     "dataset_mapping": {name: name for name in DATASETS},
 }
 GRAPH = ("/core/graph/",)
+NO_EDGES = torch.empty(2, 0, dtype=torch.long), torch.empty(0, 3)
 
 
 @dataclass
@@ -118,27 +119,52 @@ def samples(tree: Tree, seed: int, names: tuple[str, ...] = DATASETS * 2, edges:
     made = []
     for i, name in enumerate(names):
         atoms = 1 + i % 6
-        edge_index, offsets = _all_pairs(atoms) if edges else (torch.empty(2, 0).long(), torch.empty(0, 3))
-        sample = tree.data.AtomicData(
+        edge_index, offsets = _all_pairs(atoms) if edges else NO_EDGES
+        sample = atomic_data(
+            tree, name,
             pos=4 * torch.rand(atoms, 3, generator=generator),
             atomic_numbers=torch.randint(1, 19, (atoms,), generator=generator),
             cell=5 * torch.eye(3)[None] + 0.3 * torch.rand(1, 3, 3, generator=generator),
-            pbc=torch.ones(1, 3, dtype=torch.bool),
-            natoms=torch.tensor([atoms]),
             edge_index=edge_index,
             cell_offsets=offsets,
-            nedges=torch.tensor([edge_index.shape[1]]),
             charge=torch.tensor([i % 2]),
             spin=torch.tensor([i % 3]),
             fixed=(torch.rand(atoms, generator=generator) < 0.2).long(),
-            tags=torch.zeros(atoms, dtype=torch.long),
             sid=str(i),
-        )
-        sample.dataset = sample.dataset_name = name
-        sample[f"{name}_energy"] = torch.randn(1, generator=generator)
-        sample[f"{name}_forces"] = torch.randn(atoms, 3, generator=generator)
-        sample[f"{name}_stress"] = torch.randn(1, 9, generator=generator)
+        )  # fmt: skip
+        for target in ("energy", "forces", "stress"):
+            shape = sample[f"{name}_{target}"].shape
+            sample[f"{name}_{target}"] = torch.randn(shape, generator=generator)
         made.append(sample)
+    return made
+
+
+def atomic_data(tree: Tree, name: str, **fields: Any) -> Any:
+    """A dataset's AtomicData of one system, with the targets that the collater asks for, all 0.
+
+    Args:
+        tree: Whose AtomicData.
+        name: The dataset.
+        fields: Positions, elements and cell at least; the system is periodic, without edges, charge, spin and fixed
+            atoms where they do not say otherwise.
+    """
+    atoms = len(fields["pos"])
+    others = {
+        "pbc": torch.ones(1, 3, dtype=torch.bool),
+        "natoms": torch.tensor([atoms]),
+        "edge_index": NO_EDGES[0],
+        "cell_offsets": NO_EDGES[1],
+        "charge": torch.tensor([0]),
+        "spin": torch.tensor([0]),
+        "fixed": torch.zeros(atoms, dtype=torch.long),
+        "tags": torch.zeros(atoms, dtype=torch.long),
+        "sid": name,
+    }
+    given = others | fields
+    made = tree.data.AtomicData(nedges=torch.tensor([given["edge_index"].shape[1]]), **given)
+    made.dataset = made.dataset_name = name
+    for target, shape in (("energy", (1,)), ("forces", (atoms, 3)), ("stress", (1, 9))):
+        made[f"{name}_{target}"] = torch.zeros(shape)
     return made
 
 

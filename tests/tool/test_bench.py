@@ -165,6 +165,21 @@ def test_a_result_of_other_patches_that_make_the_same_trees_is_of_the_present_co
     assert "not known to be" in bench_report(layout).rows[0]["said"]
 
 
+def test_only_the_series_in_the_arms_trees_have_to_be_the_present_ones(layout: Layout) -> None:
+    """A run on the tree that ends with alpha says as much when beta has changed; one with alpha changed does not."""
+    bench(layout, "demo", "pinned", Asked(only=("whole",)))
+    (file,) = (layout.results / "bench" / "demo").glob("*.json")
+    body = json.loads(file.read_text())
+    (workload,) = body["workloads"]
+    assert workload["arms"] == ["base", "patched"]
+    body["workloads"] = [workload | {"arms": ["base", "alpha"]}]
+    (layout.root / "results" / "demo").mkdir(parents=True)
+    for series, said in (("beta", ""), ("alpha", "not known to be of the present code of alpha")):
+        body["measured"] = json.loads(file.read_text())["measured"] | {f"{series}@1.0": "other"}
+        (layout.root / "results" / "demo" / file.name).write_text(json.dumps(body))
+        assert bench_report(layout).rows[0]["said"] == said
+
+
 def test_a_dry_run_is_no_result(layout: Layout) -> None:
     bench(layout, "demo", "pinned", Asked(smoke=True, only=("whole",)))
     (file,) = (layout.results / "bench" / "demo").glob("*.json")

@@ -236,8 +236,9 @@ def test_a_claim_without_a_number_has_a_reason() -> None:
 
 def test_a_result_of_other_code_says_so() -> None:
     file = ResultFile("results/p/a.json", result("2026-01-01", {"p.a.base": "1", "p.a.patched": "0"}).body, ("s",))
-    (row,) = claims.rows([Claim("p", "x", "p.a")], [file])
+    (row,) = claims.rows([Claim("p", "x", "p.a", readme="waits")], [file])
     assert "not known to be of the present code of s" in row.said
+    assert "not known to be of the present code of s |" in claims.readme_table([row])
 
 
 def test_a_result_of_the_present_code_goes_before_a_newer_one_of_other_code() -> None:

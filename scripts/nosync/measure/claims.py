@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nosync.measure import machine
 from nosync.measure.results import table
 
 NOT_YET = "not measured yet"
@@ -99,8 +100,8 @@ def _row(claim: Claim, files: Sequence[ResultFile]) -> Row:
         if base in figures and patched in figures:
             ratio = figures.get(f"{claim.figure}.ratio") or _ratio(figures[base], figures[patched])
             interval, verdict = (figures.get(f"{claim.figure}.{part}", "") for part in ("interval", "verdict"))
-            stale = f"not known to be of the present code of {', '.join(file.stale)}" if file.stale else ""
-            said = filter(None, [claim.note, f"interval {interval}" if " to " in interval else "", verdict, stale])
+            interval = f"interval {interval}" if " to " in interval else ""
+            said = filter(None, [claim.note, interval, verdict, _other_code(file)])
             return Row(claim, figures[base], figures[patched], ratio, "; ".join(said), file)
     unavailable = next((why for file in files if (why := _why(file, claim))), NOT_YET)
     return Row(claim, said=unavailable)
@@ -150,33 +151,24 @@ def page(found: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _other_code(file: ResultFile) -> str:
+    return f"not known to be of the present code of {', '.join(file.stale)}" if file.stale else ""
+
+
 def describe(file: ResultFile) -> str:
     """One result file in a line: where it is from."""
     body = file.body
-    machine = body["machine"]
     versions: dict[str, str] = {}
     for workload in body["workloads"]:
         versions |= workload["versions"]
     parts = [
         f"[{file.path}](../{file.path})", f"{body['suite']} {body['base']}, {body['date']}",
-        cards(machine) + (f", driver {machine['driver']}" if machine.get("driver") else ""), others(machine),
+        machine.gpus(body["machine"]),
         ", ".join(f"{name} {version}" for name, version in versions.items() if name != "device"),
         ", ".join(f"{arm} at {what[:12]}" for arm, what in body["trees"].items()), f"`{body['command']}`",
         body.get("remark", ""),
     ]  # fmt: skip
     return "; ".join(filter(None, parts))
-
-
-def others(machine: dict[str, Any]) -> str:
-    """What is said of the host's GPUs that were not visible to the run."""
-    number = machine.get("gpus_left_to_others", 0)
-    return f"{number} more in its host, which others may have used" if number else ""
-
-
-def cards(machine: dict[str, Any]) -> str:
-    """E.g. ``2 × NVIDIA H200``."""
-    names = machine["gpus"]
-    return ", ".join(f"{names.count(n)} × {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)) or "no GPU"
 
 
 def readme_table(found: Sequence[Row]) -> str:
@@ -188,9 +180,10 @@ def readme_table(found: Sequence[Row]) -> str:
     for row in chosen:
         assert row.file is not None
         body = row.file.body
-        when = f"{body['suite']} {body['base']}, {cards(body['machine'])}, {body['date']}"
+        when = f"{body['suite']} {body['base']}, {machine.cards(body['machine'])}, {body['date']}"
         verdict = row.file.body["figures"].get(f"{row.claim.figure}.verdict", "")
-        runs = "; ".join(filter(None, [verdict, when, body.get("remark", "").partition("; from ")[0]]))
+        remark = body.get("remark", "").partition("; from ")[0]
+        runs = "; ".join(filter(None, [verdict, when, remark, _other_code(row.file)]))
         cells.append([row.claim.readme, row.base, row.patched, row.ratio or "-", runs])
     more = "Every claim of the upstream pull requests and what was measured here: [docs/results.md](docs/results.md)."
     return "\n".join([*table(cells), "", more])

@@ -35,6 +35,20 @@ def describe() -> dict[str, Any]:
     } | ({"gpus_left_to_others": others} if others else {})
 
 
+def cards(description: dict[str, Any]) -> str:
+    """E.g. ``2 × NVIDIA H200``."""
+    names = description["gpus"]
+    each = [f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+    return ", ".join(each) or "no GPU"
+
+
+def gpus(description: dict[str, Any]) -> str:
+    """The cards, their driver, and how many more the host has that were not visible to the run."""
+    driver, others = description.get("driver"), description.get("gpus_left_to_others")
+    text = cards(description) + (f", driver {driver}" if driver else "")
+    return text + (f"; {others} more in its host, which others may have used" if others else "")
+
+
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nosync.measure import machine
 from nosync.measure.ab import Measured
 from nosync.measure.runs import STEP
 from nosync.measure.statistics import Comparison
@@ -20,7 +21,7 @@ def as_dict(measured: Measured) -> dict[str, Any]:
     """One workload, for JSON."""
     workload = measured.workload
     body: dict[str, Any] = {"name": workload.name, "kind": workload.kind, "about": workload.about}
-    body |= {"arguments": list(workload.arguments), "state": measured.state}
+    body |= {"arguments": list(workload.arguments), "arms": list(workload.arms), "state": measured.state}
     body |= {"reason": measured.reason} if measured.reason else {}
     versions: dict[str, str] = next((run.last("versions") for run in measured.runs if run.last("versions")), {})
     body |= {"versions": versions, "runs": [run.summary() for run in measured.runs]}
@@ -108,13 +109,11 @@ def digits(number: float) -> str:
 
 def markdown(body: dict[str, Any]) -> str:
     """The report of one suite on one base."""
-    machine = body["machine"]
-    cards = f"{len(machine['gpus'])} × {machine['gpus'][0]}" if machine["gpus"] else "no GPU"
+    described = body["machine"]
     lines = [
         f"# {body['suite']} {body['base']}, {body['date']}",
         "",
-        f"{cards}{', driver ' + machine['driver'] if machine['driver'] else ''}; "
-        f"{machine['processors']} × {machine['processor']}; {_versions(body)}.",
+        f"{machine.gpus(described)}; {described['processors']} × {described['processor']}; {_versions(body)}.",
         f"Trees: {', '.join(f'{arm} {what}' for arm, what in body['trees'].items())}.",
         f"Command: `{body['command']}`",
     ]

@@ -14,7 +14,7 @@ import graphs
 import torch
 from bench_common import gpu, tell_memory, tell_versions, wall_ms
 from uma import DATASETS
-from whole_step import Tree, collate, device_type, load_step, make_unit, predict, step_tasks
+from whole_step import Tree, atomic_data, collate, device_type, load_step, make_unit, predict, step_tasks
 
 from nosync.hostsync import host_syncs, use_backend
 from nosync.measure import writing
@@ -45,27 +45,14 @@ class Predictor:
 
 
 def sample(tree: Tree, system: graphs.System, name: str) -> Any:
-    """A dataset's AtomicData of one system, as a calculator makes it."""
-    atoms = len(system.pos)
-    made = tree.data.AtomicData(
+    """A system as a calculator makes it."""
+    return atomic_data(
+        tree, name,
         pos=system.pos.float(),
-        atomic_numbers=1 + torch.arange(atoms) % 18,
+        atomic_numbers=1 + torch.arange(len(system.pos)) % 18,
         cell=system.cell.float()[None],
         pbc=torch.tensor([system.pbc]),
-        natoms=torch.tensor([atoms]),
-        edge_index=torch.empty(2, 0, dtype=torch.long),
-        cell_offsets=torch.empty(0, 3),
-        nedges=torch.tensor([0]),
-        charge=torch.tensor([0]),
-        spin=torch.tensor([0]),
-        fixed=torch.zeros(atoms, dtype=torch.long),
-        tags=torch.zeros(atoms, dtype=torch.long),
-        sid=name,
-    )
-    made.dataset = made.dataset_name = name
-    for kind, shape in (("energy", (1,)), ("forces", (atoms, 3)), ("stress", (1, 9))):  # the collater asks for them
-        made[f"{name}_{kind}"] = torch.zeros(shape)
-    return made
+    )  # fmt: skip
 
 
 def main() -> int:
