@@ -53,7 +53,6 @@ BACKBONE = {
     "dataset_mapping": {name: name for name in DATASETS},
 }
 GRAPH = ("/core/graph/",)
-NO_EDGES = torch.empty(2, 0, dtype=torch.long), torch.empty(0, 3)
 
 
 @dataclass
@@ -119,7 +118,7 @@ def samples(tree: Tree, seed: int, names: tuple[str, ...] = DATASETS * 2, edges:
     made = []
     for i, name in enumerate(names):
         atoms = 1 + i % 6
-        edge_index, offsets = _all_pairs(atoms) if edges else NO_EDGES
+        edge_index, offsets = _all_pairs(atoms) if edges else _no_pairs()
         sample = atomic_data(
             tree, name,
             pos=4 * torch.rand(atoms, 3, generator=generator),
@@ -149,11 +148,12 @@ def atomic_data(tree: Tree, name: str, **fields: Any) -> Any:
             atoms where they do not say otherwise.
     """
     atoms = len(fields["pos"])
+    edge_index, offsets = _no_pairs()
     others = {
         "pbc": torch.ones(1, 3, dtype=torch.bool),
         "natoms": torch.tensor([atoms]),
-        "edge_index": NO_EDGES[0],
-        "cell_offsets": NO_EDGES[1],
+        "edge_index": edge_index,
+        "cell_offsets": offsets,
         "charge": torch.tensor([0]),
         "spin": torch.tensor([0]),
         "fixed": torch.zeros(atoms, dtype=torch.long),
@@ -166,6 +166,10 @@ def atomic_data(tree: Tree, name: str, **fields: Any) -> Any:
     for target, shape in (("energy", (1,)), ("forces", (atoms, 3)), ("stress", (1, 9))):
         made[f"{name}_{target}"] = torch.zeros(shape)
     return made
+
+
+def _no_pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty(2, 0, dtype=torch.long), torch.empty(0, 3)
 
 
 def _all_pairs(atoms: int) -> tuple[torch.Tensor, torch.Tensor]:

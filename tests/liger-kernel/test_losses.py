@@ -112,6 +112,25 @@ def test_a_second_backward_with_another_gradient(
     assert_pytorchs(call, seed, "second backward: ")
 
 
+@pytest.mark.parametrize("case", OUT_OF_PLACE, ids=str)
+def test_the_gradient_is_differentiable_in_its_factor(
+    liger: ModuleType, device: torch.device, case: LossCase, seed: int
+) -> None:
+    """As for a learned weight of the loss, or a Hessian-vector product of a function of it."""
+    call = made(liger, device, case, 0.37, seed)
+    call.forward()
+    factor = call.grad.requires_grad_()
+    (first,) = torch.autograd.grad(call.loss, call.leaves, factor, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), factor)
+    tensors = case.tensors(torch.Generator().manual_seed(seed))
+    leaf, *others = (t.double() if t.is_floating_point() else t for t in tensors)
+    loss = case.reference(leaf.requires_grad_(), *others, **case.options)
+    factor = torch.full(loss.shape, 0.37, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(loss, leaf, factor, create_graph=True)
+    (expected,) = torch.autograd.grad(first.sum(), factor)
+    torch.testing.assert_close(value(second).double(), expected, atol=2e-5, rtol=2e-4)
+
+
 @pytest.mark.base_only
 def test_the_base_waits(liger: ModuleType, device: torch.device) -> None:
     """Cross entropy reads the count and checks twice; the others read the count; each backward reads its gradient."""
