@@ -62,11 +62,16 @@ class LossCall:
         return [leaf.grad for leaf in self.leaves]
 
 
-def reference(case: LossCase, tensors: list[torch.Tensor], factor: float) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The loss and the leaves' gradients in PyTorch, float64, on the CPU."""
+def in_float64(case: LossCase, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The loss in PyTorch, float64, on the CPU, and its leaves."""
     leaves = [t.double().requires_grad_() for t in tensors[: case.n_leaves]]
     others = [t.double() if t.is_floating_point() else t for t in tensors[case.n_leaves :]]
-    loss = case.reference(*leaves, *others, **case.options)
+    return case.reference(*leaves, *others, **case.options), leaves
+
+
+def reference(case: LossCase, tensors: list[torch.Tensor], factor: float) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The loss and the leaves' gradients in PyTorch, float64, on the CPU."""
+    loss, leaves = in_float64(case, tensors)
     loss.backward(torch.full(loss.shape, factor, dtype=torch.float64))
     return loss.detach(), [leaf.grad for leaf in leaves]
 

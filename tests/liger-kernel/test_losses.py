@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from losses_cases import CROSS_ENTROPY, FUSED_KL, OTHERS, LossCall, LossCase, reference
+from losses_cases import CROSS_ENTROPY, FUSED_KL, OTHERS, LossCall, LossCase, in_float64, reference
 
 from nosync.hostsync import forbid_host_syncs, host_syncs, value
 
@@ -118,17 +118,16 @@ def test_the_gradient_is_differentiable_in_its_factor(
 ) -> None:
     """As for a learned weight of the loss, or a Hessian-vector product of a function of it."""
     call = made(liger, device, case, 0.37, seed)
-    call.forward()
-    factor = call.grad.requires_grad_()
-    (first,) = torch.autograd.grad(call.loss, call.leaves, factor, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), factor)
-    tensors = case.tensors(torch.Generator().manual_seed(seed))
-    leaf, *others = (t.double() if t.is_floating_point() else t for t in tensors)
-    loss = case.reference(leaf.requires_grad_(), *others, **case.options)
-    factor = torch.full(loss.shape, 0.37, dtype=torch.float64, requires_grad=True)
-    (first,) = torch.autograd.grad(loss, leaf, factor, create_graph=True)
-    (expected,) = torch.autograd.grad(first.sum(), factor)
+    second = in_the_factor(call.forward(), call.leaves, call.grad)
+    loss, leaves = in_float64(case, case.tensors(torch.Generator().manual_seed(seed)))
+    expected = in_the_factor(loss, leaves, torch.full(loss.shape, 0.37, dtype=torch.float64))
     torch.testing.assert_close(value(second).double(), expected, atol=2e-5, rtol=2e-4)
+
+
+def in_the_factor(loss: torch.Tensor, leaves: list[torch.Tensor], factor: torch.Tensor) -> torch.Tensor:
+    """The derivative of the gradient's sum with respect to the factor of the loss."""
+    (first,) = torch.autograd.grad(loss, leaves, factor.requires_grad_(), create_graph=True)
+    return torch.autograd.grad(first.sum(), factor)[0]
 
 
 @pytest.mark.base_only
