@@ -286,6 +286,22 @@ def test_start_tensors_are_not_overwritten(generator: torch.Generator, flavor: s
     assert torch.stack([dt_start, alpha_start]).tolist() == [[0.1] * 3] * 2
 
 
+def test_steps_can_be_differentiated(both_trees: Both, generator: torch.Generator) -> None:
+    """Three of ase_fire without a cell filter, by the first forces. (With one, the base changes dt in place.)"""
+    batch = random_batch(generator, 3, 5, torch.float64)
+    grads = []
+    for copy in both_trees:
+        with copy.active() as package:
+            state, model = start(package, batch, "ase_fire", None)
+            forces = state.forces = state.forces.clone().requires_grad_()
+            for _ in range(3):
+                state = package.fire_step(state, model, fire_flavor="ase_fire")
+            grads += torch.autograd.grad(state.positions.square().sum(), forces)
+    base, patched = grads
+    assert base.any()
+    torch.testing.assert_close(patched, base, rtol=1e-6, atol=1e-9)
+
+
 def _mixed(step: dict[str, torch.Tensor]) -> bool:
     """Whether some systems' power was positive in the step and others' was not."""
     positive = step["n_pos"] > 0

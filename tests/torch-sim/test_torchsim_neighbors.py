@@ -72,6 +72,7 @@ def test_as_the_base_in_the_corners(both_trees: Both, generator: torch.Generator
         "no volume": (positions, torch.zeros_like(cell), torch.zeros_like(pbc), cutoff, system_idx),
         "not contiguous": (positions.mT.contiguous().mT, cell.mT, pbc, cutoff, system_idx),
         "tensor cutoff": (positions, cell, pbc, torch.tensor(cutoff), system_idx),
+        "int32 system_idx": (positions, cell, pbc, cutoff, system_idx.int()),
     }
     for corner, given in corners.items():
         base, patched = (listed(copy, name, given, True) for copy in both_trees)

@@ -138,20 +138,51 @@ def test_relaxations_are_the_bases(
     assert_same(patched[0], base[0], **ROUNDING)
 
 
+@pytest.mark.parametrize("fixed", [False, True], ids=["free", "fixed"])
 @pytest.mark.parametrize("every", [1, 3, 1000])
-def test_files_are_the_bases(both_trees: Both, generator: torch.Generator, tmp_path: Path, every: int) -> None:
+def test_files_are_the_bases(
+    both_trees: Both, generator: torch.Generator, tmp_path: Path, every: int, fixed: bool
+) -> None:
+    """With FixAtoms and FixCom too, which the base applies once more at every step with a reporter."""
     systems = random_systems(generator, 4, 6, torch.float64)
     found = []
     for number, copy in enumerate(both_trees):
         folder = tmp_path / str(number)
         folder.mkdir()
         with copy.active() as package:
-            relax(package, systems, CPU, 12, tol=0.02, written=reporter(folder, 4, every))
+            relax(package, systems, CPU, 12, tol=0.02, fixed=fixed, max_steps=60, written=reporter(folder, 4, every))
             found.append([contents(package, folder / f"{system}.h5") for system in range(4)])
     for ours, theirs in zip(*reversed(found), strict=True):
         assert ours.keys() == theirs.keys()
         for name in ours:
             np.testing.assert_allclose(ours[name], theirs[name], **ROUNDING)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["per-system", "single"])
+@pytest.mark.parametrize("max_atoms", [None, 12], ids=["all", "in-flight"])
+def test_a_convergence_function_may_keep_the_state(
+    both_trees: Both, generator: torch.Generator, max_atoms: int | None, single: bool
+) -> None:
+    """And compare it with the next one. Its verdict is one boolean for all, or one per system."""
+    systems = random_systems(generator, 4, 3, torch.float64)
+    found = []
+    for copy in both_trees:
+        with copy.active() as package:
+            model = harmonic_model(package, CPU, torch.float64)
+            moved: list[torch.Tensor] = []
+            state = package.optimize(
+                state_of(package, systems, CPU),
+                model,
+                optimizer=package.Optimizer.gradient_descent,
+                convergence_fn=moves_less(moved, 1e-3, single),
+                max_steps=200,
+                autobatcher=batcher(package, model, max_atoms),
+            )
+            found.append((torch.cat(moved), attributes(state)))
+    (their_moves, theirs), (our_moves, ours) = found
+    torch.testing.assert_close(our_moves, their_moves, **ROUNDING)
+    assert our_moves.min() > 0
+    assert_same(ours, theirs, **ROUNDING)
 
 
 @pytest.mark.parametrize("max_iterations", [None, 1, 3])
@@ -205,8 +236,13 @@ def test_parts_of_states_are_the_bases(both_trees: Both, generator: torch.Genera
 def test_systems_that_are_not_there(both_trees: Both, generator: torch.Generator, wrong: list[int]) -> None:
     systems = random_systems(generator, 6, 6, torch.float64)
     for copy in both_trees:
-        with copy.active() as package, pytest.raises((IndexError, RuntimeError)):
-            _ = state_of(package, systems, CPU)[wrong]
+        with copy.active() as package:
+            state = state_of(package, systems, CPU)
+            with pytest.raises((IndexError, RuntimeError)):
+                _ = state[wrong]
+            with pytest.raises((IndexError, RuntimeError)):
+                state.pop(wrong)
+            assert state.n_systems == 6
 
 
 def test_the_same_system_idx_are_accepted(both_trees: Both) -> None:
@@ -281,6 +317,23 @@ def relax(
     if order is not None and made:
         order += made.completed_idx_og_order
     return state, counted
+
+
+def moves_less(moved: list[torch.Tensor], tol: float, single: bool) -> Callable[[Any, torch.Tensor], Any]:
+    """For ``optimize``: has an atom of a system moved further since the check before? Each check's moves are noted."""
+    kept: list[Any] = []
+
+    def criterion(state: Any, _last_energy: torch.Tensor) -> Any:
+        before = kept[-1] if kept else None
+        kept.append(state)
+        if before is None or before.n_systems != state.n_systems or before.n_atoms != state.n_atoms:
+            return False if single else torch.zeros(state.n_systems, dtype=torch.bool)
+        lengths = (state.positions - before.positions).norm(dim=1)
+        largest = lengths.new_zeros(state.n_systems).scatter_reduce(0, state.system_idx, lengths, "amax")
+        moved.append(largest)
+        return bool((largest < tol).all()) if single else largest < tol
+
+    return criterion
 
 
 def batches(made: Any, verdicts: torch.Tensor) -> list[tuple[dict[str, Any], list[int]]]:

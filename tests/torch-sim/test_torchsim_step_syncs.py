@@ -41,6 +41,12 @@ def test_no_wait(
     assert value(state.positions).isfinite().all()
 
 
+def test_fixed_atoms_may_be_named_on_the_host(device: torch.device) -> None:
+    forces = torch.ones(4, 3, device=device)
+    torch_sim.constraints.FixAtoms(torch.tensor([0, 2])).adjust_forces(None, forces)
+    assert value(forces).tolist() == [[0.0] * 3, [1.0] * 3] * 2
+
+
 @pytest.mark.fails_on_base
 @pytest.mark.parametrize("ask", ["n_systems", "extras"])
 def test_number_of_systems(device: torch.device, generator: torch.Generator, ask: str) -> None:
