@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -128,6 +129,32 @@ def in_the_factor(loss: torch.Tensor, leaves: list[torch.Tensor], factor: torch.
     """The derivative of the gradient's sum with respect to the factor of the loss."""
     (first,) = torch.autograd.grad(loss, leaves, factor.requires_grad_(), create_graph=True)
     return torch.autograd.grad(first.sum(), factor)[0]
+
+
+@pytest.mark.parametrize("known", ["nvidia-triton", "another"])
+def test_other_implementations_get_a_number(
+    liger: ModuleType, device: torch.device, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    """kl_loss_and_grad of the fused KL divergence: only the Triton implementation gets a tensor as scale."""
+    case = next(case for case in FUSED_KL if case.options["reduction"] == "mean")
+    call = made(liger, device, case, 1.0, 0)
+    module = liger.ops.fused_linear_kl_div
+    scales: list[Any] = []
+
+    def recording(op: str, *args: Any) -> Any:
+        scales.append(args[-1])
+        return dispatch(op, *args)
+
+    dispatch = module.dispatch
+    monkeypatch.setattr(module, "dispatch", recording)
+    if known == "another":
+        monkeypatch.setattr(module, "resolve_impl", lambda *_, **__: SimpleNamespace(impl_name=known), raising=False)
+    call.forward()
+    expected = torch.Tensor if known == "nvidia-triton" else float
+    assert all(isinstance(scale, expected) for scale in scales)
+    assert scales
+    call.backward()
+    assert_pytorchs(call, 0)
 
 
 @pytest.mark.base_only
