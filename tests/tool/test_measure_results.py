@@ -14,6 +14,7 @@ import pytest
 from measuring import runner, workload
 
 from nosync.measure import bench, claims, options, plots, results
+from nosync.measure.ab import Measured
 from nosync.measure.__main__ import main
 from nosync.measure.claims import Claim, ResultFile
 from nosync.measure.plots import Span
@@ -140,6 +141,9 @@ def test_recordings_give_pairs_and_worst_differences() -> None:
     lines = "\n".join(results.equivalence_lines(outcome))
     assert "base vs patched: 1 of 2 pairs within tolerance" in lines
     assert "7.55e-04, declared budget 6.26e-04, budget of the later base runs 1.86e-03" in lines
+    found = results.figures("p", [Measured(Workload("values", "record", Path("values.py")), equivalence=outcome)])
+    assert found["p.values.exceeded.patched"] == "7.55e-04 against 6.26e-04 (1.86e-03)"
+    assert found["p.values.exceeded.base"] == "none"
 
 
 def test_the_standard_library_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,16 +89,26 @@ def _resource_figures(name: str, measured: Measured) -> dict[str, str]:
 
 
 def _equivalence_figures(name: str, outcome: dict[str, Any]) -> dict[str, str]:
-    """``pairs``: how many of each kind are within tolerance; ``worst.<quantity>``: across the trees and within one."""
+    """``pairs``: how many of each kind are within tolerance; ``worst.<quantity>``: across the trees and within one;
+    ``exceeded``: the exceedance that is furthest over its budget.
+    """
     found: dict[str, str] = {}
     for word, kinds in (("patched", ("base vs patched",)), ("base", ("base vs base", "patched vs patched"))):
         pairs = [pair for pair in outcome["pairs"] if pair["kind"] in kinds]
         within = sum(not pair["exceedances"] and not pair["not_exact"] for pair in pairs)
         found[f"{name}.pairs.{word}"] = f"{within} of {len(pairs)} pairs within tolerance"
+        found[f"{name}.exceeded.{word}"] = _exceeded([it for it in outcome["exceedances"] if it["kind"] in kinds])
         for quantity, worst in outcome["quantities"].items():
             if kinds[0] in worst:
                 found[f"{name}.worst.{quantity}.{word}"] = f"{worst[kinds[0]]['difference']:.1e}"
     return found
+
+
+def _exceeded(exceedances: list[dict[str, Any]]) -> str:
+    if not exceedances:
+        return "none"
+    worst = max(exceedances, key=lambda it: it["difference"] / (it["declared"] or 1e-300))
+    return f"{worst['difference']:.2e} against {worst['declared']:.2e} ({worst['fresh']:.2e})"
 
 
 def digits(number: float) -> str:
