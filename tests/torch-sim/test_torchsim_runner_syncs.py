@@ -185,6 +185,35 @@ def test_a_convergence_function_may_keep_the_state(
     assert_same(ours, theirs, **ROUNDING)
 
 
+@pytest.mark.parametrize("every", [None, 7, 1000], ids=["no-files", "seven", "never"])
+@pytest.mark.parametrize("fixed", [False, True], ids=["free", "fixed"])
+def test_a_step_of_ones_own(
+    both_trees: Both, generator: torch.Generator, tmp_path: Path, fixed: bool, every: int | None
+) -> None:
+    """It keeps a note on the state, which a check drops, and leaves the forces of fixed atoms to it and to the report."""
+    systems = random_systems(generator, 4, 3, torch.float64)
+    found = []
+    for number, copy in enumerate(both_trees):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with copy.active() as package:
+            model = harmonic_model(package, CPU, torch.float64)
+            state = state_of(package, systems, CPU)
+            if fixed:
+                state.constraints = [package.constraints.FixAtoms(torch.arange(0, state.n_atoms, 4))]
+            state = package.optimize(
+                state,
+                model,
+                optimizer=(package.gradient_descent_init, noted_step),
+                convergence_fn=package.generate_force_convergence_fn(force_tol=0.05),
+                max_steps=60,
+                autobatcher=batcher(package, model, 6),
+                trajectory_reporter=None if every is None else reporter(folder, 4, every),
+            )
+            found.append(attributes(state))
+    assert_same(found[1], found[0], **ROUNDING)
+
+
 @pytest.mark.parametrize("max_iterations", [None, 1, 3])
 @pytest.mark.parametrize("density", [False, True], ids=["n_atoms", "n_atoms_x_density"])
 def test_batches_are_the_bases(
@@ -317,6 +346,16 @@ def relax(
     if order is not None and made:
         order += made.completed_idx_og_order
     return state, counted
+
+
+def noted_step(state: Any, model: Any, **_: Any) -> Any:
+    """A step down the forces, longer as long as the state has a note of the steps before."""
+    state.note = {"steps": getattr(state, "note", {"steps": 0})["steps"] + 1}
+    moved = state.positions + 0.01 * min(state.note["steps"], 3) * state.forces
+    state.set_constrained_positions(moved)
+    output = model(state)
+    state.forces, state.energy = output["forces"], output["energy"]
+    return state
 
 
 def moves_less(moved: list[torch.Tensor], tol: float, single: bool) -> Callable[[Any, torch.Tensor], Any]:

@@ -41,9 +41,17 @@ def test_no_wait(
     assert value(state.positions).isfinite().all()
 
 
-def test_fixed_atoms_may_be_named_on_the_host(device: torch.device) -> None:
+@pytest.mark.parametrize(
+    "named",
+    [torch.tensor([0, 2]), torch.tensor([0, 2], dtype=torch.int32), torch.tensor([True, False] * 2), slice(0, 4, 2)],
+    ids=["int64", "int32", "mask", "slice"],
+)
+def test_fixed_atoms_may_be_named_on_the_host(device: torch.device, named: Any) -> None:
+    """By whatever indexes a tensor: the attribute can be set, and classes derived from FixAtoms set it."""
     forces = torch.ones(4, 3, device=device)
-    torch_sim.constraints.FixAtoms(torch.tensor([0, 2])).adjust_forces(None, forces)
+    fixed = torch_sim.constraints.FixAtoms(torch.tensor([0]))
+    fixed.atom_idx = named
+    fixed.adjust_forces(None, forces)
     assert value(forces).tolist() == [[0.0] * 3, [1.0] * 3] * 2
 
 
