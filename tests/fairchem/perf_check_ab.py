@@ -1,12 +1,13 @@
-"""Upstream's perf_check training step of several trees, interleaved in one process on one device.
+"""Upstream's perf_check training step of several trees, interleaved in one process on one device, or one a rank.
 
     python perf_check_ab.py --configs <tree>/configs --json FILE base=<source root> [loss=…] patched=<source root>
-                            [--rounds N] [--steps N] [--seconds S] [--smoke] [hydra overrides …]
+                            [--ranks N] [--rounds N] [--steps N] [--seconds S] [--smoke] [hydra overrides …]
 
 Each tree gets its own copy of fairchem, model, optimizer and data loader, with the same seeds. After some first steps,
 whose losses are compared, rounds of steps alternate between the trees (in turn forward and backward through the list),
 each step timed by its end on the device. Then two steps are counted: waits of the host by call site, operators, and
-blocked time. Peak memory is that of a tree's steps without what the other trees hold.
+blocked time. Peak memory is that of a tree's steps without what the other trees hold. On several ranks all is rank 0's,
+and the collectives of one more step are counted.
 The first tree is the reference. ``--smoke``: a small model on the CPU, to see that it starts; waits are not counted.
 Needs what `perf_check_step` needs. Example of an override: ``++optimizer.fused=true``.
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import statistics
 import sys
 import tempfile
@@ -30,8 +30,16 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "scripts")]
 
 import torch  # noqa: E402
-from perf_check_step import BENCHMARK, job_config, join_group, make_runner, stand_in_for_cluster, waits_of  # noqa: E402
-from uma import LightCopy, operators_of  # noqa: E402
+from perf_check_step import (  # noqa: E402
+    BENCHMARK,
+    job_config,
+    join_group,
+    make_runner,
+    stand_in_for_cluster,
+    start_ranks,
+    waits_of,
+)
+from uma import LightCopy, collectives_of, operators_of  # noqa: E402
 
 SMOKE = ["num_experts=4", "backbone.sphere_channels=16", "backbone.hidden_channels=16", "backbone.edge_channels=16"]
 
@@ -45,7 +53,7 @@ class Job:
         self.step_ms: list[float] = []
         self.losses: list[float] = []
         self.waits: list[dict[str, Any]] = []
-        self.operators = 0
+        self.operators = self.collectives = 0
         self.peak_mb = 0.0
         self._number = 0
         before = self._allocated()
@@ -61,13 +69,15 @@ class Job:
         from hydra.core.global_hydra import GlobalHydra
 
         corpus, results = folder / "corpus", folder / self.name
-        results.mkdir()
-        if not corpus.exists():
-            create_fake_benchmark_dataset(str(corpus))
-        GlobalHydra.instance().clear()
-        config = job_config(options, corpus, results, 1, *(SMOKE if options.smoke else []), *options.overrides)
+        results.mkdir(exist_ok=True)
         if not torch.distributed.is_initialized():
-            join_group(options, 1, folder)
+            join_group(options, options.ranks, folder)
+        if torch.distributed.get_rank() == 0 and not corpus.exists():
+            create_fake_benchmark_dataset(str(corpus))
+        torch.distributed.barrier()
+        GlobalHydra.instance().clear()
+        more = SMOKE if options.smoke else []
+        config = job_config(options, corpus, results, options.ranks, *more, *options.overrides)
         runner = make_runner(config)
         self.unit, self.loader = runner.train_eval_unit, runner.train_dataloader
         self._state = types.SimpleNamespace(train_state=types.SimpleNamespace(dataloader=self.loader))
@@ -100,6 +110,7 @@ class Job:
 
     def timed_steps(self, count: int) -> float:
         """Milliseconds per step of a round; the device is idle before it and after it."""
+        torch.distributed.barrier()
         if self.on_gpu:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -115,7 +126,7 @@ class Job:
         return ms
 
     def counted_steps(self, count: int) -> None:
-        """Waits of some steps, and the operators of one."""
+        """Waits of some steps, and the operators and, on several ranks, the collectives of one."""
         from nosync.hostsync import host_syncs
 
         for _ in range(count if self.on_gpu else 0):
@@ -123,6 +134,8 @@ class Job:
                 self.step()
             self.waits.append(waits_of(syncs, self.root))
         self.operators = operators_of(self.step)
+        if torch.distributed.get_world_size() > 1:
+            self.collectives = collectives_of(self.step)
 
     def report(self) -> dict[str, Any]:
         return {
@@ -132,6 +145,7 @@ class Job:
             "losses": self.losses,
             "peak_memory_mb": self.peak_mb,
             "operators_of_a_step": self.operators,
+            "collectives_of_a_step": self.collectives,
             "waits": self.waits,
         }
 
@@ -142,13 +156,20 @@ def measure(jobs: list[Job], options: argparse.Namespace, deadline: float) -> No
         job.first_steps(options.first)
         print(f"{time.monotonic():.0f} s: {job.name}: first steps done", file=sys.stderr, flush=True)
     for number in range(options.rounds):
-        if number and time.monotonic() > deadline:
+        if number and is_over(deadline):
             break
         for job in jobs if number % 2 == 0 else jobs[::-1]:
             ms = job.timed_steps(options.steps)
             print(f"{time.monotonic():.0f} s: {job.name}: {ms:.2f} ms/step", file=sys.stderr, flush=True)
     for job in jobs:
         job.counted_steps(options.counted)
+
+
+def is_over(deadline: float) -> bool:
+    """What rank 0's clock says, on every rank."""
+    said = [time.monotonic() > deadline]
+    torch.distributed.broadcast_object_list(said, src=0)
+    return said[0]
 
 
 def print_table(jobs: list[Job]) -> None:
@@ -159,7 +180,7 @@ def print_table(jobs: list[Job]) -> None:
         print(
             f"{job.name:>10}: {statistics.median(job.step_ms):8.2f} ms/step, ratio {statistics.median(ratios):.3f} "
             f"({min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} rounds), peak {job.peak_mb:.0f} MB, "
-            f"{job.operators} operators, waits {[step['count'] for step in job.waits]}, "
+            f"{job.operators} operators, {job.collectives} collectives, waits {[step['count'] for step in job.waits]}, "
             f"losses of {len(job.losses)} steps apart by {apart:.2e}"
         )
         print(" " * 12 + "first losses " + ", ".join(f"{loss:.8g}" for loss in job.losses[:4]))
@@ -177,6 +198,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configs", type=Path, required=True, help="the configs folder of a git tree")
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=9, help="steps whose losses are compared, and that warm up")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20, help="steps of a round")
@@ -196,20 +219,29 @@ def main() -> int:
     options.device = "cpu" if options.smoke else "cuda"
     if options.smoke:
         options.first, options.rounds, options.steps, options.counted = 1, 2, 1, 1
+    if options.folder is not None:
+        compare(trees, options)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [str(Path(__file__).resolve()), *sys.argv[1:], "--folder", folder]
+        start_ranks(argv, options.ranks, Path(folder, "log"), shown=True)
+    return 0
+
+
+def compare(trees: dict[str, Path], options: argparse.Namespace) -> None:
+    """One rank: build each tree's job, measure, and on rank 0 report."""
     logging.disable(logging.INFO)  # the job reports each step
     deadline = time.monotonic() + options.seconds
-    os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"})
     stand_in_for_cluster()
-    with tempfile.TemporaryDirectory() as folder:
-        jobs = [Job(name, root, options, Path(folder)) for name, root in trees.items()]
-        measure(jobs, options, deadline)
+    jobs = [Job(name, root, options, options.folder) for name, root in trees.items()]
+    measure(jobs, options, deadline)
+    if torch.distributed.get_rank() == 0:
         device = "cpu" if options.smoke else torch.cuda.get_device_name()
         report = {"device": device, "torch": torch.__version__, "overrides": options.overrides}
-        report["trees"] = {job.name: job.report() for job in jobs}
+        report |= {"ranks": options.ranks, "trees": {job.name: job.report() for job in jobs}}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
         print_table(jobs)
-        torch.distributed.destroy_process_group()
-    return 0
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

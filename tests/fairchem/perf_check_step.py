@@ -226,29 +226,43 @@ def waits_of(syncs: Any, tree: Path) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------- all the trees
 def run_tree(options: argparse.Namespace, tree: Path, report: Path) -> dict[str, Any]:
-    """Start the ranks of one run and wait for them.
+    """One run of one tree: its report."""
+    argv = [str(Path(__file__).resolve()), "--tree", str(tree.resolve()), "--json", str(report)]
+    for name in ("configs", "corpus", "device", "ranks", "warmup", "timed", "counted"):
+        argv += [f"--{name}", str(getattr(options, name))]
+    start_ranks([*argv, *options.overrides], options.ranks, report.with_suffix(""))
+    return json.loads(report.read_text())
+
+
+def start_ranks(argv: list[str], ranks: int, logs: Path, shown: bool = False) -> None:
+    """Start a script as the ranks of a group and wait for them.
+
+    Args:
+        argv: The script and its arguments.
+        logs: Their output goes to files of this name with ``.rank<number>.log``.
+        shown: Rank 0 writes to this process' output instead.
 
     Raises:
         SystemExit: a rank failed; its log is printed.
     """
-    command = [sys.executable, str(Path(__file__).resolve()), "--tree", str(tree.resolve()), "--json", str(report)]
-    for name in ("configs", "corpus", "device", "ranks", "warmup", "timed", "counted"):
-        command += [f"--{name}", str(getattr(options, name))]
-    ranks = []
-    for rank in range(options.ranks):
-        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
-        log = report.with_suffix(f".rank{rank}.log")
+    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+    for rank in range(ranks):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        log = logs.with_suffix(f".rank{rank}.log")
         with log.open("w") as out:
-            process = subprocess.Popen(
-                [*command, *options.overrides], env=environment, stdout=out, stderr=subprocess.STDOUT
-            )
-        ranks.append((process, log))
-    for process, log in ranks:
-        if process.wait() != 0:
-            for other, _ in ranks:
-                other.kill()
-            sys.exit(f"{tree}: a rank failed\n" + log.read_text()[-6000:])
-    return json.loads(report.read_text())
+            output = {} if shown and rank == 0 else {"stdout": out, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen([sys.executable, *argv], env=environment, **output)
+        started.append((process, log))
+    while running := [process for process, _ in started if process.poll() is None]:
+        # one that failed leaves the others waiting for it
+        for process, log in started:
+            if process.poll():
+                for other in running:
+                    other.kill()
+                sys.exit(f"{argv[0]}: a rank failed\n" + log.read_text()[-6000:])
+        time.sleep(0.1)
+    if any(process.returncode for process, _ in started):
+        sys.exit(f"{argv[0]}: a rank failed\n" + "\n".join(log.read_text()[-6000:] for _, log in started))
 
 
 def print_report(which: str, reports: list[dict[str, Any]]) -> None:

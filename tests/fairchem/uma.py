@@ -259,6 +259,15 @@ def operators_of(run: Callable[[], Any]) -> int:
     return sum(event.count for event in profiler.key_averages() if event.key.startswith("aten::"))
 
 
+def collectives_of(run: Callable[[], Any]) -> int:
+    """How many collectives a call makes on this rank, by the profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        run()
+    return sum(event.name.startswith("c10d::") for event in profiler.events())
+
+
 def peak_memory_of(run: Callable[[], Any]) -> int:
     """By how many bytes a call's tensors on the CPU exceed those that were there before, at most; by the profiler."""
     from torch.profiler import ProfilerActivity, profile

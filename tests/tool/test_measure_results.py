@@ -14,8 +14,8 @@ import pytest
 from measuring import runner, workload
 
 from nosync.measure import bench, claims, options, plots, results
-from nosync.measure.ab import Measured
 from nosync.measure.__main__ import main
+from nosync.measure.ab import Measured
 from nosync.measure.claims import Claim, ResultFile
 from nosync.measure.plots import Span
 from nosync.measure.suite import Suite, SuiteError, Workload, load_suite

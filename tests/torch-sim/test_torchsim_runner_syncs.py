@@ -190,7 +190,7 @@ def test_a_convergence_function_may_keep_the_state(
 def test_a_step_of_ones_own(
     both_trees: Both, generator: torch.Generator, tmp_path: Path, fixed: bool, every: int | None
 ) -> None:
-    """It keeps a note on the state, which a check drops, and leaves the forces of fixed atoms to it and to the report."""
+    """It keeps a note on the state, which a check drops, and leaves the forces of fixed atoms to checks and reports."""
     systems = random_systems(generator, 4, 3, torch.float64)
     found = []
     for number, copy in enumerate(both_trees):

@@ -20,12 +20,14 @@ def main() -> int:
     parser.add_argument("--configs", type=Path, help="the configs folder; default: beside a tree's source root")
     parser.add_argument("--name", required=True, help="of the quantities")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--ranks", type=int, default=1)
     options, overrides = parser.parse_known_args()
     with writing.Lines(options.out) as lines, tempfile.TemporaryDirectory() as folder:
         configs = find_configs(lines, options.configs, options.tree, options.patched_tree)
         if configs is None:
             return 0
-        tell(lines, run(options, configs, overrides, Path(folder, "report.json")), options.name)
+        name = options.name + (f"_{options.ranks}_gpus" if options.ranks > 1 else "")
+        tell(lines, run(options, configs, overrides, Path(folder, "report.json")), name)
     return 0
 
 
@@ -33,7 +35,8 @@ def run(options: Any, configs: Path, overrides: list[str], out: Path) -> dict[st
     """Start ``perf_check_ab.py`` and take its report."""
     script = Path(__file__).resolve().parents[1] / "perf_check_ab.py"
     argv = [sys.executable, str(script), "--configs", str(configs), "--json", str(out), f"--rounds={options.rounds}"]
-    argv += ["--first=5", "--steps=10", "--counted=1", *(["--smoke"] if options.smoke else [])]
+    argv += [f"--ranks={options.ranks}", "--first=5", "--steps=10", "--counted=1"]
+    argv += ["--smoke"] if options.smoke else []
     subprocess.run([*argv, f"base={options.tree}", f"patched={options.patched_tree}", *overrides], check=True)
     return json.loads(out.read_text())
 
@@ -45,6 +48,8 @@ def tell(lines: writing.Lines, report: dict[str, Any], name: str) -> None:
         for number, ms in enumerate(tree["ms_per_step_of_rounds"]):
             lines.time(f"{name}.ms", ms, arm=arm, run=number)
         lines.count(f"{name}.operators", tree["operators_of_a_step"], arm=arm)
+        if report["ranks"] > 1:
+            lines.count(f"{name}.collectives", tree["collectives_of_a_step"], arm=arm)
         for step in tree["waits"]:
             lines.count(f"{name}.waits", step["count"], arm=arm)
         if torch.cuda.is_available():
