@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -152,6 +153,7 @@ def make_watch(options: argparse.Namespace) -> Any:
     """The torchtnt callback that times the timed steps and counts the waits of the counted ones."""
     import torch
     from torchtnt.framework.callback import Callback
+    from uma import collectives_in
 
     on_gpu = options.device == "cuda"
 
@@ -187,7 +189,7 @@ def make_watch(options: argparse.Namespace) -> Any:
         def on_train_step_end(self, state: Any, unit: Any) -> None:
             if self._profile is not None:
                 self._profile.stop()
-                self.collectives.append(sum(event.name.startswith("c10d::") for event in self._profile.events()))
+                self.collectives.append(collectives_in(self._profile))
             elif self._block is not None:
                 self._block.__exit__(None, None, None)
                 self.waits.append(waits_of(self._syncs, options.tree))
@@ -253,16 +255,15 @@ def start_ranks(argv: list[str], ranks: int, logs: Path, shown: bool = False) ->
             output = {} if shown and rank == 0 else {"stdout": out, "stderr": subprocess.STDOUT}
             process = subprocess.Popen([sys.executable, *argv], env=environment, **output)
         started.append((process, log))
-    while running := [process for process, _ in started if process.poll() is None]:
-        # one that failed leaves the others waiting for it
-        for process, log in started:
-            if process.poll():
-                for other in running:
-                    other.kill()
-                sys.exit(f"{argv[0]}: a rank failed\n" + log.read_text()[-6000:])
+    ranks_left = [process for process, _ in started]
+    while ranks_left and not any(process.returncode for process, _ in started):
         time.sleep(0.1)
-    if any(process.returncode for process, _ in started):
-        sys.exit(f"{argv[0]}: a rank failed\n" + "\n".join(log.read_text()[-6000:] for _, log in started))
+        ranks_left = [process for process in ranks_left if process.poll() is None]
+    # one that failed leaves the others waiting for it
+    if failed := [log for process, log in started if process.returncode]:
+        for process in ranks_left:
+            process.kill()
+        sys.exit(f"{shlex.join(argv)}: a rank failed\n" + failed[0].read_text()[-6000:])
 
 
 def print_report(which: str, reports: list[dict[str, Any]]) -> None:

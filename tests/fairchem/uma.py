@@ -265,6 +265,11 @@ def collectives_of(run: Callable[[], Any]) -> int:
 
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run()
+    return collectives_in(profiler)
+
+
+def collectives_in(profiler: Any) -> int:
+    """How many collectives a finished profile saw."""
     return sum(event.name.startswith("c10d::") for event in profiler.events())
 
 

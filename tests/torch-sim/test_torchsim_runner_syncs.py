@@ -148,9 +148,8 @@ def test_files_are_the_bases(
     found = []
     for number, copy in enumerate(both_trees):
         folder = tmp_path / str(number)
-        folder.mkdir()
         with copy.active() as package:
-            relax(package, systems, CPU, 12, tol=0.02, fixed=fixed, max_steps=60, written=reporter(folder, 4, every))
+            relax(package, systems, CPU, 12, tol=0.02, fixed=fixed, written=reporter(folder, 4, every))
             found.append([contents(package, folder / f"{system}.h5") for system in range(4)])
     for ours, theirs in zip(*reversed(found), strict=True):
         assert ours.keys() == theirs.keys()
@@ -194,8 +193,6 @@ def test_a_step_of_ones_own(
     systems = random_systems(generator, 4, 3, torch.float64)
     found = []
     for number, copy in enumerate(both_trees):
-        folder = tmp_path / str(number)
-        folder.mkdir()
         with copy.active() as package:
             model = harmonic_model(package, CPU, torch.float64)
             state = state_of(package, systems, CPU)
@@ -208,7 +205,7 @@ def test_a_step_of_ones_own(
                 convergence_fn=package.generate_force_convergence_fn(force_tol=0.05),
                 max_steps=60,
                 autobatcher=batcher(package, model, 6),
-                trajectory_reporter=None if every is None else reporter(folder, 4, every),
+                trajectory_reporter=None if every is None else reporter(tmp_path / str(number), 4, every),
             )
             found.append(attributes(state))
     assert_same(found[1], found[0], **ROUNDING)
@@ -297,7 +294,6 @@ def waits(
     """What a run that nothing converges in waits for, and the number of its checks."""
     written = None
     if folder is not None:
-        (folder / str(max_steps)).mkdir()
         written = reporter(folder / str(max_steps), 4, every=1000)
     with host_syncs() as syncs:
         _, counted = relax(

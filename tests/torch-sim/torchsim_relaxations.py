@@ -77,7 +77,8 @@ def batcher(package: ModuleType, model: Any, max_atoms: int | None) -> Any:
 
 
 def reporter(folder: Path, n_systems: int, every: int) -> dict[str, Any]:
-    """A file for each system; state and energy are written every so many steps."""
+    """A file for each system, in a folder that is made; state and energy are written every so many steps."""
+    folder.mkdir(exist_ok=True)
     return {
         "filenames": [folder / f"{number}.h5" for number in range(n_systems)],
         "state_frequency": every,

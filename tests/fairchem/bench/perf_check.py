@@ -44,12 +44,17 @@ def find_configs(lines: writing.Lines, given: Path | None, *roots: Path) -> Path
     return None
 
 
+def on_gpus(name: str, ranks: int) -> str:
+    """A quantity's name, with the number of GPUs if there are several."""
+    return name + (f"_{ranks}_gpus" if ranks > 1 else "")
+
+
 def time(options: Any, overrides: list[str], configs: Path, folder: Path, lines: writing.Lines) -> None:
     """Step times of the whole run (the suite drops the warm-up); after them one more step's waits and collectives."""
     steps = 4 if options.smoke else STEPS
     report = train(options, overrides, configs, folder, [0, steps, COUNTED])
     tell(lines, report)
-    name = f"{options.name}.step" + (f"_{options.ranks}_gpus" if options.ranks > 1 else "")
+    name = on_gpus(f"{options.name}.step", options.ranks)
     for ms in report["step_ms"]:
         lines.time(name, ms)
 

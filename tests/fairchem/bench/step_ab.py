@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from perf_check import find_configs
+from perf_check import find_configs, on_gpus
 
 from nosync.measure import writing
 
@@ -26,8 +26,8 @@ def main() -> int:
         configs = find_configs(lines, options.configs, options.tree, options.patched_tree)
         if configs is None:
             return 0
-        name = options.name + (f"_{options.ranks}_gpus" if options.ranks > 1 else "")
-        tell(lines, run(options, configs, overrides, Path(folder, "report.json")), name)
+        report = run(options, configs, overrides, Path(folder, "report.json"))
+        tell(lines, report, on_gpus(options.name, options.ranks))
     return 0
 
 

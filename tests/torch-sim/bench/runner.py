@@ -41,8 +41,6 @@ def relax(device: torch.device, max_atoms: int | None, files: Path | None) -> tu
     model = harmonic_model(torch_sim, device, torch.float64)
     state = state_of(torch_sim, systems, device)
     counted = Counted(torch_sim, force_tol=0.05)
-    if files:
-        files.mkdir()
     with host_syncs() as syncs:
         torch_sim.optimize(
             state,
