@@ -124,7 +124,7 @@ def _write(
     lines = pullrequest.own_lines(layout, project, series, branch, mailbox) + checklist.check(layout, project, branch)
     (out / "CHECKLIST.md").write_text(checklist.markdown(series.title, lines), encoding="utf-8")
     _line_rows(lines, row)
-    _write_text(layout, series, branch, lines, out, row)
+    _write_text(layout, project, series, branch, lines, out, row)
     script = out / "send.sh"
     script.write_text(
         pullrequest.commands(project, series, branch, pushable)
@@ -181,11 +181,13 @@ def _line_rows(lines: list[Line], row) -> None:  # type: ignore[no-untyped-def]
         )
 
 
-def _write_text(layout: Layout, series: Series, branch: Branch, lines: list[Line], out: Path, row) -> None:  # type: ignore[no-untyped-def]
-    filled = pullrequest.text(layout, series, branch, lines)
+def _write_text(  # type: ignore[no-untyped-def]
+    layout: Layout, project: Project, series: Series, branch: Branch, lines: list[Line], out: Path, row
+) -> None:
+    filled = pullrequest.text(layout, project, series, branch, lines)
     if not filled.problems:
         (out / "PR.md").write_text(filled.text, encoding="utf-8")
-        row(True, "PR.md", "written")
+        row(True, "PR.md", "written", f"with figures of {', '.join(filled.elsewhere)}" if filled.elsewhere else "")
         return
     more = f" (and {len(filled.problems) - 1} more, see missing-figures.txt)" if len(filled.problems) > 1 else ""
     (out / "missing-figures.txt").write_text("\n".join(filled.problems) + "\n", encoding="utf-8")

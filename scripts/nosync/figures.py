@@ -5,7 +5,8 @@ Figures come from committed files ``results/<project>/<machine>-<date>.json``, w
     {"figures": {"<name>": "<text>", …},
      "measured": {"<series>@<base>": "<code_digest of the series when it was measured>", …}}
 
-A figure counts only where the file was measured with the very code that the series has now.
+A figure counts only where the file was measured with the very code that the series has now, on the text's base or,
+where there is none of that, on another base: such a figure is marked, and a line below the text says which base.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ from typing import Any
 from nosync.errors import NosyncError
 from nosync.git import user_git
 from nosync.layout import Layout
+from nosync.projects import Project
 from nosync.series import Cell
+from nosync.series import cells as cells_on
 
 _PLACE = re.compile(r"\{\{\s*([^{}\s]+)\s*\}\}")
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with its figures, and what is wrong with those that could not be filled in."""
+    """A text with its figures, what is wrong with those that are missing, and of what other bases some are."""
 
     text: str
     problems: list[str]
+    elsewhere: list[str]
 
 
 def code_digest(cell: Cell) -> str:
@@ -49,24 +53,38 @@ def code_of(cells: Iterable[Cell]) -> dict[str, str]:
     return {_key(cell): code_digest(cell) for cell in cells if cell.patches}
 
 
-def fill(layout: Layout, cells: list[Cell], text: str) -> Filled:
+def fill(layout: Layout, project: Project, cells: list[Cell], text: str) -> Filled:
     """Put the figures into the text.
 
     Args:
         cells: The series that the text is about, and those it depends on; all of them must be as they were measured.
     """
-    files = results(layout, cells[-1].series.project)
-    code = {cell.series.name: (_key(cell), code_digest(cell)) for cell in cells}
+    files = results(layout, project.name)
     committed = functools.cache(functools.partial(_committed, layout))
+    here, series = cells[-1].base, [cell.series for cell in cells]
+    code = {base.id: _code(cells_on(project, series, base)) for base in reversed(project.bases)}
+    elsewhere = [base for base in code if base != here.id]
     problems: list[str] = []
+    marks: dict[str, str] = {}
 
     def figure(match: re.Match[str]) -> str:
-        found, problem = _look_up(layout, files, code, committed, match.group(1))
-        if problem:
-            problems.append(problem)
-        return found or match.group(0)
+        found, problem = _look_up(layout, files, code[here.id], committed, match.group(1))
+        if found:
+            return found
+        for base in elsewhere:
+            found, _ = _look_up(layout, files, code[base], committed, match.group(1))
+            if found:
+                return f"{found} {marks.setdefault(base, '†' * (len(marks) + 1))}"
+        problems.append(problem)
+        return match.group(0)
 
-    return Filled(_PLACE.sub(figure, text), list(dict.fromkeys(problems)))
+    filled = _PLACE.sub(figure, text)
+    below = [f"{mark} Measured with this change on {project.name} {base}." for base, mark in marks.items()]
+    return Filled("\n\n".join([filled, *below]), list(dict.fromkeys(problems)), list(marks))
+
+
+def _code(cells: Iterable[Cell]) -> dict[str, tuple[str, str]]:
+    return {cell.series.name: (_key(cell), code_digest(cell)) for cell in cells}
 
 
 def names(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from nosync import figures, rewriting, scratch, trees
@@ -26,7 +27,7 @@ _OURS = re.compile(rb"nosync|build/patched|build/base", re.IGNORECASE)
 # ---- the text ----
 
 
-def text(layout: Layout, series: Series, branch: Branch, lines: list[Line]) -> Filled:
+def text(layout: Layout, project: Project, series: Series, branch: Branch, lines: list[Line]) -> Filled:
     """``PR.md``: title, the cover with its figures, what else the branch holds, upstream's own checklist.
 
     A line of the cover that ends in ``<!-- only: 0.8.5 -->`` is for that base (or those: more ids, with spaces).
@@ -40,13 +41,13 @@ def text(layout: Layout, series: Series, branch: Branch, lines: list[Line]) -> F
         raise NosyncError(
             f"{series.project}/{series.name} has no cover.md", "the pull request's text is not written yet"
         ) from None
-    filled = figures.fill(layout, branch.cells, for_base(cover, branch.source.base.id).strip("\n"))
+    filled = figures.fill(layout, project, branch.cells, for_base(cover, branch.source.base.id).strip("\n"))
     parts = [f"# {series.title}", filled.text]
     if below := [cell.series for cell in branch.cells[:-1]]:
         parts.append("Stands on:\n\n" + "\n".join(f"- {each.pull_request or each.title}" for each in below))
     if ticks := [line for line in lines if line.pull_request]:
         parts.append("## Checklist\n\n" + "\n".join(f"- [{_mark(line)}] {line.text}" for line in ticks))
-    return Filled("\n\n".join(parts) + "\n", filled.problems)
+    return replace(filled, text="\n\n".join(parts) + "\n")
 
 
 def for_base(cover: str, base: str) -> str:

@@ -291,16 +291,15 @@ def test_trailers_are_the_last_paragraph_and_nothing_else(message: bytes, body: 
 # ---- text, figures, checklist ----
 
 
-def measured(world: World, digest: str = "", name: str = "box-2026-01-01") -> Path:
+def measured(
+    world: World, digest: str = "", name: str = "box-2026-01-01", base: str = "1.0", figure: str = "demo.steps"
+) -> Path:
     project = load_projects(world.root / "upstream/projects.toml")["demo"]
     series = next(each for each in load_series(world.root / "patches", project) if each.name == "alpha")
-    digest = digest or figures.code_digest(cell(project, series, project.pinned))
-    file = world.root / "results/demo" / f"{name}.json"
-    write(
-        world.root,
-        {f"results/demo/{name}.json": json.dumps({"figures": {"demo.steps": name}, "measured": {"alpha@1.0": digest}})},
-    )
-    return file
+    digest = digest or figures.code_digest(cell(project, series, project.base(base)))
+    body = {"figures": {figure: name}, "measured": {f"alpha@{base}": digest}}
+    write(world.root, {f"results/demo/{name}.json": json.dumps(body)})
+    return world.root / "results/demo" / f"{name}.json"
 
 
 def test_figures_come_from_the_newest_committed_results(world: World) -> None:
@@ -310,6 +309,28 @@ def test_figures_come_from_the_newest_committed_results(world: World) -> None:
     commit_all(world)
     export(world, "--series", "alpha")
     assert (out(world) / "PR.md").read_text() == "# alpha\n\nIt takes abc-2026-02-01 steps, abc-2026-02-01.\n"
+
+
+def test_a_figure_of_another_base_is_marked_and_the_text_says_which(world: World) -> None:
+    write(world.root, {"patches/demo/alpha/cover.md": "From {{demo.steps}} steps,\nin {{demo.ms}} or {{demo.s}}.\n"})
+    measured(world, name="own-2026-01-01")
+    measured(world, name="new-2026-02-01", base="1.1")
+    measured(world, name="time-2026-01-01", base="1.1", figure="demo.ms")
+    measured(world, name="long-2026-01-01", base="1.1", figure="demo.s")
+    commit_all(world)
+    row = export(world, "--series", "alpha").row(what="PR.md")
+    assert (row["result"], row["detail"]) == ("written", "with figures of 1.1")
+    assert (out(world) / "PR.md").read_text() == (
+        "# alpha\n\nFrom own-2026-01-01 steps,\nin time-2026-01-01 † or long-2026-01-01 †.\n\n"
+        "† Measured with this change on demo 1.1.\n"
+    )
+
+
+def test_a_figure_of_another_base_counts_only_of_the_present_code(world: World) -> None:
+    write(world.root, {"patches/demo/alpha/cover.md": "It takes {{demo.steps}} steps.\n"})
+    measured(world, "0" * 64, base="1.1")
+    commit_all(world)
+    assert export(world, "--series", "alpha", code=1).row(what="PR.md")["result"] == "figures missing"
 
 
 def test_of_one_day_a_host_of_its_own_goes_before_a_shared_one(world: World) -> None:
