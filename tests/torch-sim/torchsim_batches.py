@@ -99,6 +99,27 @@ def random_batch(
     )
 
 
+def equal_systems(n_systems: int, n_atoms: int) -> Batch:
+    """A float64 batch of so many systems of so many atoms each, the same every time: what the bench runs on."""
+    generator = torch.Generator().manual_seed(0)
+    total = n_systems * n_atoms
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    rest, cell = 2.0 * normal(total, 3), 5.0 * torch.eye(3, dtype=torch.float64) + 0.2 * normal(n_systems, 3, 3)
+    system_idx = torch.arange(n_systems).repeat_interleave(n_atoms)
+    return Batch(
+        positions=rest + 0.3 * normal(total, 3),
+        rest=rest,
+        masses=torch.full((total,), 10.0, dtype=torch.float64),
+        stiffness=(0.1 + 5.0 * torch.rand(n_systems, generator=generator, dtype=torch.float64))[system_idx],
+        cell=cell,
+        rest_cell=cell + 0.05 * normal(n_systems, 3, 3),
+        system_idx=system_idx,
+    )
+
+
 def harmonic_model(package: ModuleType, batch: Batch) -> Any:
     """A model with E = k/2 |x - rest|^2 per atom and a stress linear in the cell's distance from its rest."""
     interface = importlib.import_module(f"{package.__name__}.models.interface")

@@ -9,11 +9,10 @@ import sys
 from argparse import Namespace
 from collections.abc import Collection, Iterator
 
-import gpu_counts
 import torch
 import torch_sim
 from bench_common import gpu, tell_memory, tell_setting, wall_ms
-from torchsim_batches import FILTERS, FLAVORS, run_steps, start
+from torchsim_batches import FILTERS, FLAVORS, equal_systems, run_steps, start
 
 from nosync.hostsync import host_syncs, use_backend
 from nosync.measure import writing
@@ -34,7 +33,7 @@ def count(lines: writing.Lines, options: Namespace) -> None:
     """Waits of the sixth step; without a GPU by the detector, on a small batch."""
     systems, atoms = (3, 4) if options.smoke or not gpu() else (100, 32)
     with use_backend() as device:
-        batch = gpu_counts._equal_systems(systems, atoms).to(device)
+        batch = equal_systems(systems, atoms).to(device)
         for name, flavor, cell_filter in cases(options.filters):
             state, model = start(torch_sim, batch, flavor, cell_filter)
             state = run_steps(torch_sim, state, model, flavor, 5)
@@ -46,7 +45,7 @@ def count(lines: writing.Lines, options: Namespace) -> None:
 def time(lines: writing.Lines, options: Namespace) -> None:
     """Milliseconds of a step, in blocks. Every sample starts anew: all see the same steps."""
     systems, atoms = (3, 4) if options.smoke else (100, options.atoms)
-    batch = gpu_counts._equal_systems(systems, atoms).to(torch.device("cuda" if gpu() and not options.cpu else "cpu"))
+    batch = equal_systems(systems, atoms).to(torch.device("cuda" if gpu() and not options.cpu else "cpu"))
     for name, flavor, cell_filter in cases(options.filters):
         block, samples = (5, 3) if cell_filter == "frechet" else (50, SAMPLES)
         for _ in range(samples):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import gpu_counts
 import numpy as np
 import torch
 import torch_sim
 from bench_common import gpu, tell_setting
-from torchsim_batches import FILTERS, FLAVORS, fields, start
+from torchsim_batches import FILTERS, FLAVORS, equal_systems, fields, start
 
 from nosync.measure import writing
 
@@ -22,7 +21,7 @@ def main() -> int:
     recorded: dict[str, np.ndarray] = {}
     with writing.Lines(options.out) as lines:
         tell_setting(lines, "torch_sim")
-        batch = gpu_counts._equal_systems(*(3, 4) if options.smoke else (20, 32)).to(device)
+        batch = equal_systems(*(3, 4) if options.smoke else (20, 32)).to(device)
         for flavor in FLAVORS:
             for cell_filter in FILTERS:
                 state, model = start(torch_sim, batch, flavor, cell_filter)
