@@ -27,7 +27,7 @@ def main() -> int:
 
 def measured(smoke: bool) -> dict[str, float]:
     """Medians by ``<form>_half`` and ``<form>_one``, the forms in turns."""
-    import gpu_backward_forms as forms
+    import backward_forms as forms
 
     device = torch.device("cuda", 0)
     forms.SMS = torch.cuda.get_device_properties(device).multi_processor_count
@@ -36,7 +36,7 @@ def measured(smoke: bool) -> dict[str, float]:
     one = [torch.ones((), device=device)] * 2
     half = [torch.full((), factor, device=device) for factor in (0.5, 2.0)]
     compared = {
-        "base": forms.form_base_kernels,
+        "base": forms.form_base,
         "seed": forms.form_seed,
         "rows": forms.form_rows(4096, 16, 4),
         "full": forms.form_full(8192, 16, 0),

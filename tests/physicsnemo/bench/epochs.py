@@ -1,4 +1,4 @@
-"""One model of the recipe, both loops in one process, by ``gpu_ab.py``: time per step and host waits."""
+"""One model of the recipe, both loops in one process, by ``recipe_ab.py``: time per step and host waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> int:
     parser = writing.parser(__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--measured", type=Path, help="a report of gpu_ab.py, in place of a run")
+    parser.add_argument("--measured", type=Path, help="a report of recipe_ab.py, in place of a run")
     options = parser.parse_args()
     with writing.Lines(options.out) as lines:
         report = json.loads(options.measured.read_text()) if options.measured else run(options)
@@ -30,11 +30,11 @@ def main() -> int:
 
 
 def run(options: Any) -> dict[str, Any]:
-    """Start ``gpu_ab.py`` and take its report; it also writes one where it finds a wait or a difference."""
-    script = Path(__file__).resolve().parents[1] / "gpu_ab.py"
+    """Start ``recipe_ab.py`` and take its report; it also writes one where it finds a wait or a difference."""
+    script = Path(__file__).resolve().parents[1] / "recipe_ab.py"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "report.json")
-        argv = [sys.executable, str(script), "run", "--base", str(options.tree), "--patched", str(options.patched_tree)]
+        argv = [sys.executable, str(script), "--base", str(options.tree), "--patched", str(options.patched_tree)]
         argv += ["--out", str(out), "--models", options.model, "--rounds", str(options.rounds), "--budget", "400"]
         subprocess.run(argv + (SMOKE if options.smoke else ["--steps", "40"]), check=False)
         return json.loads(out.read_text())

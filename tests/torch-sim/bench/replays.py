@@ -68,9 +68,7 @@ def eager_ms(package: Any, batch: Batch, flavor: str, cell_filter: str | None, s
     return wall_ms(lambda: run_steps(package, state, model, flavor, steps)) / steps
 
 
-def replayed(
-    package: Any, batch: Batch, flavor: str, cell_filter: str | None
-) -> tuple[dict[str, torch.Tensor], float]:
+def replayed(package: Any, batch: Batch, flavor: str, cell_filter: str | None) -> tuple[dict[str, torch.Tensor], float]:
     """The state after `REPLAYS` replays of a captured step, and milliseconds of one."""
     graph, static = capture(package, batch, flavor, cell_filter)
 

@@ -1,6 +1,6 @@
 """What the readback is worth on one GPU: host waits and wall time per step, base and patched, in one process.
 
-    python gpu_ab.py run --base TREE/src --patched TREE/src --out results.json
+    python recipe_ab.py --base TREE/src --patched TREE/src --out results.json
 
 Both loops run the same compiled model, the same optimizer and the same data loader, one after the other (base,
 patched, base, patched), each from the same weights and optimizer state. The data is synthetic, written to disk in
@@ -11,14 +11,6 @@ the layout of DrivAerML volume, and read by the recipe's own datapipe (reader, t
 2. Waits: a few steps of each loop with sync-debug on "warn" and every event, stream and device wait counted by
    torch's own trace, per step; and the patched loop once more with sync-debug on "error".
 
-On a machine without a package index: `pack` puts what this needs beside the machine's own packages into parts of at
-most 56 MiB, taken from the environment it runs in; `unpack` joins them again. Warp's compiler for the CPU stays
-behind: only the GPU is used.
-
-    python gpu_ab.py pack PARTS                # here: writes PARTS/part.00, part.01, …
-    python gpu_ab.py unpack PARTS PACKAGES     # there, once every part is in place
-    PYTHONPATH=PACKAGES python gpu_ab.py run …
-
 ``--data memory`` runs on collated batches in host memory instead of the datapipe: for a first look on a machine with
 no GPU, where the transforms need warp's compiler for the CPU.
 """
@@ -27,13 +19,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import importlib.util
-import io
 import itertools
 import json
 import sys
-import tarfile
 import tempfile
 import time
 import types
@@ -43,48 +32,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-PACKED = (
-    "nvidia-physicsnemo", "tensordict", "pyvers", "hydra-core", "omegaconf", "antlr4-python3-runtime",
-    "warp-lang", "nvtx", "treelib", "termcolor", "importlib_metadata", "zarr", "numcodecs", "donfig",
-    "google-crc32c", "cftime", "GitPython", "gitdb", "smmap",
-)  # fmt: skip
-LEFT_OUT = ("warp/bin/warp-clang.so", "warp/examples/", "warp/tests/")
-PART = 56 << 20
 FIRST_CHECKED, CHECKED_STEPS = 2, 6
-
-
-# ---- packing ----------------------------------------
-
-
-def pack(parts: Path) -> None:
-    """Write the distributions of `PACKED` as one xz archive in parts."""
-    parts.mkdir(parents=True)
-    archive = parts / "all.tar.xz"
-    with tarfile.open(archive, "w:xz", preset=1) as tar:
-        for name in PACKED:
-            try:
-                distribution = importlib.metadata.distribution(name)
-            except importlib.metadata.PackageNotFoundError:
-                print(f"not installed here, left out: {name}")
-                continue
-            for file in distribution.files or ():
-                path = Path(distribution.locate_file(file))
-                relative = str(file)
-                if path.is_file() and not relative.startswith(("..", *LEFT_OUT)) and not relative.endswith(".pyc"):
-                    tar.add(path, relative)
-    data = archive.read_bytes()
-    archive.unlink()
-    for number, start in enumerate(range(0, len(data), PART)):
-        (parts / f"part.{number:02d}").write_bytes(data[start : start + PART])
-    print(f"{len(data) / 1e6:.0f} MB in {number + 1} parts")
-
-
-def unpack(parts: Path, packages: Path) -> None:
-    """Join the parts and extract them to ``packages``."""
-    data = b"".join(part.read_bytes() for part in sorted(parts.glob("part.*")))
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as tar:
-        tar.extractall(packages, filter="data")
-    print(f"{sum(1 for path in packages.iterdir())} entries in {packages}")
 
 
 # ---- the recipe ----------------------------------------
@@ -448,39 +396,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser("pack")
-    verb.add_argument("parts", type=Path)
-    verb = verbs.add_parser("unpack")
-    verb.add_argument("parts", type=Path)
-    verb.add_argument("packages", type=Path)
-    verb = verbs.add_parser("run")
-    verb.add_argument("--base", type=Path, required=True, help="the base recipe's src folder")
-    verb.add_argument("--patched", type=Path, required=True, help="the patched recipe's src folder")
-    verb.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    verb.add_argument(
+    parser.add_argument("--base", type=Path, required=True, help="the base recipe's src folder")
+    parser.add_argument("--patched", type=Path, required=True, help="the patched recipe's src folder")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir(), "drivaer-synthetic"), help="where the samples go"
     )
-    verb.add_argument("--models", nargs="+", default=["transolver", "geotransolver"])
-    verb.add_argument("--data", choices=["pipeline", "memory"], default="pipeline")
-    verb.add_argument("--points", type=int, default=200_000)
-    verb.add_argument("--faces", type=int, default=100_000)
-    verb.add_argument("--samples", type=int, default=20)
-    verb.add_argument("--steps", type=int, default=50)
-    verb.add_argument("--skip", type=int, default=10)
-    verb.add_argument("--rounds", type=int, default=2, help="timed runs of each loop, in turns")
-    verb.add_argument("--precision", default="bfloat16")
-    verb.add_argument("--no-compile", dest="compile", action="store_false")
-    verb.add_argument("--budget", type=float, default=330.0, help="seconds after which no further timed run starts")
-    verb.add_argument("--override", nargs="*", default=[], help="more of Hydra's overrides, e.g. model.n_layers=2")
-    arguments = parser.parse_args()
-    if arguments.verb == "pack":
-        pack(arguments.parts)
-    elif arguments.verb == "unpack":
-        unpack(arguments.parts, arguments.packages)
-    else:
-        return run(arguments)
-    return 0
+    parser.add_argument("--models", nargs="+", default=["transolver", "geotransolver"])
+    parser.add_argument("--data", choices=["pipeline", "memory"], default="pipeline")
+    parser.add_argument("--points", type=int, default=200_000)
+    parser.add_argument("--faces", type=int, default=100_000)
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--skip", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=2, help="timed runs of each loop, in turns")
+    parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--budget", type=float, default=330.0, help="seconds after which no further timed run starts")
+    parser.add_argument("--override", nargs="*", default=[], help="more of Hydra's overrides, e.g. model.n_layers=2")
+    return run(parser.parse_args())
 
 
 if __name__ == "__main__":
