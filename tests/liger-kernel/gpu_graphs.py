@@ -9,6 +9,7 @@ against eager. Exit 1 if the patched tree cannot be captured, or differs.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -146,6 +147,9 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["NOSYNC_BASE_PATH"], os.environ["NOSYNC_PATCHED_PATH"] = args.base, args.patched
     trees = dict(zip(("base", "patched"), base_and_patched("liger_kernel"), strict=True))
+    for copy in trees.values():
+        with copy.active():
+            importlib.import_module("liger_kernel.ops")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     results = {"graph": check_graph(trees), "compile": check_compile(trees)}
     if args.json:
