@@ -19,13 +19,14 @@ import pytest
 import torch
 from landing import HeldCopy, hold_copies
 
-SERIES = Path(__file__).resolve().parents[2] / "patches" / "physicsnemo" / "unified-aero-readback"
+PATCHES = Path(__file__).resolve().parents[2] / "patches" / "physicsnemo"
+SERIES = ("unified-aero-readback", "readback-errors")
 MODULE = "examples/cfd/external_aerodynamics/unified_external_aero_recipe/src/readback.py"
 
 
 @pytest.fixture(scope="session")
 def readback(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The module ``readback`` of the series."""
+    """The module ``readback`` as the series leave it."""
     tree = os.environ.get("NOSYNC_PATCHED_PATH")
     file = Path(tree, "readback.py") if tree else module_in_patches(tmp_path_factory.mktemp("series"))
     spec = importlib.util.spec_from_file_location("readback_under_test", file)
@@ -37,13 +38,17 @@ def readback(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def module_in_patches(folder: Path) -> Path:
     """Apply the part of the series that concerns the module, and nothing else, in an empty folder."""
-    base = os.environ.get("NOSYNC_BASE_ID", "")
-    bases = [path for path in sorted(SERIES.iterdir()) if path.is_dir()]
-    chosen = SERIES / base if (SERIES / base) in bases else bases[-1]
     environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
-    for patch in sorted(chosen.glob("*.patch")):
+    for patch in (patch for name in SERIES for patch in patches_of(PATCHES / name)):
         subprocess.run(["git", "apply", f"--include={MODULE}", str(patch)], cwd=folder, env=environment, check=True)
     return folder / MODULE
+
+
+def patches_of(series: Path) -> list[Path]:
+    """The series' patches for the base under test, or for its newest."""
+    bases = [path for path in sorted(series.iterdir()) if path.is_dir()]
+    chosen = series / os.environ.get("NOSYNC_BASE_ID", "")
+    return sorted((chosen if chosen in bases else bases[-1]).glob("*.patch"))
 
 
 @pytest.fixture

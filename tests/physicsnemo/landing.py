@@ -42,7 +42,10 @@ class HeldCopy:
 
 
 def hold_copies(monkeypatch: pytest.MonkeyPatch, step_readback: type) -> list[HeldCopy]:
-    """Hold every copy that ``step_readback`` starts from now on; returns them in the order of their steps."""
+    """Hold every copy that ``step_readback`` starts from now on; returns them in the order of their steps.
+
+    An error is not held back for copies that do not land, unless a test asks for it.
+    """
     copies: list[HeldCopy] = []
 
     def hold(self: Any) -> HeldCopy:
@@ -50,6 +53,7 @@ def hold_copies(monkeypatch: pytest.MonkeyPatch, step_readback: type) -> list[He
         return copies[-1]
 
     monkeypatch.setattr(step_readback, "_record_event", hold)
+    monkeypatch.setitem(step_readback.__init__.__kwdefaults__, "grace_s", 0.0)
     return copies
 
 

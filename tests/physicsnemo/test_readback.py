@@ -228,6 +228,34 @@ def test_a_raising_step_logs_what_has_landed_without_waiting(
 
 
 @pytest.mark.parametrize("error", ERRORS)
+def test_steps_that_land_within_the_time_are_logged_before_the_error(
+    readback: ModuleType, held: list[HeldCopy], generator: torch.Generator, error: type[BaseException]
+) -> None:
+    """Step 1 lands as step 0 is logged, step 2 as step 1 is; step 3 never does, which keeps the error only so long."""
+    raised, log, asked = error("the step"), Log(), []
+
+    def lands_at_the_third_query() -> bool:
+        asked.append(None)
+        if len(asked) == 3:
+            held[0].land()
+        return held[0].landed
+
+    def next_lands(values: dict, step: int) -> None:
+        log(values, step)
+        if step < 2:
+            held[step + 1].land()
+
+    with pytest.raises(error) as caught, readback.StepReadback("cpu", next_lands, grace_s=0.05) as steps:
+        for i in range(4):
+            steps.start(random_step(generator), i)
+        held[0].query = lands_at_the_third_query
+        raise raised
+    assert caught.value is raised
+    assert log.steps == [0, 1, 2]
+    assert [copy.waits for copy in held] == [0] * 4
+
+
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("at", [0, 2, 3])
 def test_an_error_while_draining_logs_what_has_landed(
     readback: ModuleType, held: list[HeldCopy], generator: torch.Generator, at: int, error: type[BaseException]
@@ -252,7 +280,7 @@ def test_an_error_while_draining_logs_what_has_landed(
 def test_a_step_whose_logging_fails_is_not_logged_twice(
     readback: ModuleType, held: list[HeldCopy], generator: torch.Generator, where: str
 ) -> None:
-    """The disk is full at step 1: steps 0 to 2 are given to the log once each, step 3 has not landed."""
+    """The disk is full at step 1: it is given to the log once, and step 2, which has landed, not at all."""
     log = Log()
 
     def full(values: dict, step: int) -> None:
@@ -270,7 +298,7 @@ def test_a_step_whose_logging_fails_is_not_logged_twice(
         elif where == "start":
             steps.start(random_step(generator), 4)
             steps.start(random_step(generator), 5)
-    assert log.steps == [0, 1, 2]
+    assert log.steps == [0, 1]
 
 
 def test_a_dead_device_does_not_hide_the_error(
