@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from typing import Any
 
 from nosync import scratch
 from nosync.errors import NosyncError
-from nosync.git import GitFailure, Repo
+from nosync.git import IGNORED, GitFailure, Repo
 from nosync.layout import Layout
 from nosync.projects import Base, Project
 
@@ -174,6 +175,32 @@ def edits(repo: Repo) -> list[str]:
     """Paths that differ from HEAD or are untracked; ignored files do not count."""
     out = repo.git("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=none")
     return [entry[3:] for entry in out.split("\0") if entry]
+
+
+def unshown(repo: Repo) -> list[str]:
+    """Paths of the user's that ``git status`` does not show: ignored files, and edits of files that are flagged
+    assume-unchanged or skip-worktree. What running a tree's code leaves does not count."""
+    found = [entry.partition(" ") for entry in _tagged(repo)]
+    flagged = [path for tag, _, path in found if tag == "S" or tag.islower()]
+    shown = {path for path in edits(repo)}
+    paths = [path for tag, _, path in found if tag == "?"] + (_edited(repo) if flagged else [])
+    return [path for path in dict.fromkeys(paths) if path not in shown]
+
+
+def _tagged(repo: Repo) -> list[str]:
+    """``<tag> <path>`` of what is tracked or not, whatever ignores it but our own list."""
+    ours = [word for pattern in IGNORED.split() for word in ("-x", pattern)]
+    return [entry for entry in repo.git("ls-files", "-v", "-z", "--cached", "--others", *ours).split("\0") if entry]
+
+
+def _edited(repo: Repo) -> list[str]:
+    """Tracked files that differ from HEAD, by an index without flags; a missing file has nothing to lose."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        repo.git("read-tree", "HEAD", env=env)
+        out = repo.git("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames", env=env)
+    paths = [entry[3:] for entry in out.split("\0") if entry]
+    return [path for path in paths if os.path.lexists(repo.path / path)]
 
 
 def stray_commits(repo: Repo) -> list[str]:

@@ -7,6 +7,7 @@ blob under ``refs/nosync/rebase/record``; what has been resolved since is asked 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,7 @@ def refuse_unready(repo: Repo, project: str, stop: Stop) -> None:
             f"{operation} is in progress in {repo.path}", "", f"git -C {repo.path} {name} --continue\n{again}"
         )
     _refuse_unmerged(repo, again)
+    _refuse_untracked(repo, again)
     left = [path for path in repo.git("diff", "--name-only", "-z", "HEAD").split("\0") if path]
     if not operation and left:
         raise NosyncError(
@@ -158,6 +160,19 @@ def _refuse_unmerged(repo: Repo, again: str) -> None:
             f"conflict marks are left in {', '.join(marked)}",
             "added before they were resolved",
             f"edit, git add, then: {again}",
+        )
+
+
+def _refuse_untracked(repo: Repo, again: str) -> None:
+    """Files in no commit would go with the worktree once the rebase ends."""
+    shown = repo.git("ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    if left := [path for path in (*shown, *trees.unshown(repo)) if path]:
+        names = shlex.join(left[:5])
+        raise NosyncError(
+            f"{repo.path} holds files that are in no commit: {', '.join(left[:5])}",
+            "made while resolving, or edited behind git's back; the worktree is removed when the rebase ends",
+            f"cd {repo.path} && git add -f {names}      # they belong to the patch\n"
+            f"cd {repo.path} && mv {names} <elsewhere>\n{again}",
         )
 
 

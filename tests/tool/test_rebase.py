@@ -305,6 +305,30 @@ def test_what_is_not_resolved_is_not_gone_on_with(clash: World, how: str) -> Non
     assert tree.exists()
 
 
+@pytest.mark.parametrize("am", ["waits", "was ended"])
+@pytest.mark.parametrize("name", ["src/demo/notes.md", "secret.log", "src/demo/gone.py"])
+def test_files_in_no_commit_do_not_go_with_the_worktree(clash: World, am: str, name: str) -> None:
+    rebase(clash, "--to", "1.1", code=1)
+    resolve(clash)
+    tree = place(clash, "1.1")
+    with (tree / ".git/info/exclude").open("a") as ignored:
+        ignored.write("*.log\n")
+    if name == "src/demo/gone.py":
+        git(tree, "update-index", "--assume-unchanged", name)
+    if am == "was ended":
+        git(tree, "am", "--continue")
+    write(tree, {name: "mine\n", "src/demo/__pycache__/core.pyc": "not mine\n"})
+    result = clash.run("rebase", "demo", "--continue")
+    assert result.code == 2 and name in result.err and "git add -f" in result.err and "CONTINUE=1" in result.err
+    assert (tree / name).read_text() == "mine\n"
+    if name == "src/demo/gone.py":
+        git(tree, "update-index", "--no-assume-unchanged", name)
+        git(tree, "checkout", name)
+    else:
+        (tree / name).unlink()
+    rebase(clash, "--continue")
+
+
 def test_a_second_start_names_the_operation_and_both_ways_out(clash: World) -> None:
     rebase(clash, "--to", "1.1", code=1)
     resolve(clash)
