@@ -177,13 +177,12 @@ def edits(repo: Repo) -> list[str]:
     return [entry[3:] for entry in out.split("\0") if entry]
 
 
-def unshown(repo: Repo) -> list[str]:
-    """Paths of the user's that ``git status`` does not show: ignored files, and edits of files that are flagged
+def unshown(repo: Repo, shown: list[str]) -> list[str]:
+    """Paths of the user's that are not among ``edits``: ignored files, and edits of files that are flagged
     assume-unchanged or skip-worktree. What running a tree's code leaves does not count."""
     found = [entry.partition(" ") for entry in _tagged(repo)]
     flagged = [path for tag, _, path in found if tag == "S" or tag.islower()]
-    shown = {path for path in edits(repo)}
-    paths = [path for tag, _, path in found if tag == "?"] + (_edited(repo) if flagged else [])
+    paths = [path for tag, _, path in found if tag == "?"] + (_edited(repo) if flagged and has_head(repo) else [])
     return [path for path in dict.fromkeys(paths) if path not in shown]
 
 
@@ -223,7 +222,10 @@ def has_head(repo: Repo) -> bool:
 def moved_back(repo: Repo) -> bool:
     """Does HEAD lack commits that ``apply`` made (a reset, a drop, an orphan branch)?"""
     ids = repo.git("for-each-ref", "--format=%(objectname)", APPLIED).split()
-    return bool(ids) and (not has_head(repo) or head(repo) != ids[0])
+    try:
+        return bool(ids) and head(repo) != ids[0]
+    except GitFailure:  # a branch without a commit
+        return True
 
 
 def linked_worktrees(repo: Repo) -> list[str]:
@@ -242,8 +244,11 @@ def local_work(repo: Repo) -> list[str]:
         found.append("commits of its own on " + ", ".join(strays))
     elif moved_back(repo):
         found.append("HEAD is not the commit that apply left")
-    if changed := edits(repo):
+    changed = edits(repo)
+    if changed:
         found.append(f"uncommitted edits: {', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}")
+    if hidden := unshown(repo, changed):
+        found.append(f"files that git status does not show: {', '.join(hidden[:5])}{' …' if len(hidden) > 5 else ''}")
     if others := linked_worktrees(repo):
         found.append("linked worktrees: " + ", ".join(others))
     return found
@@ -303,8 +308,8 @@ def remove(path: Path, layout: Layout) -> None:
 def keep(old: Repo, new: Repo) -> list[str]:
     """Copy everything of the user's in ``old`` into ``new`` under ``refs/nosync/kept``; returns the new refs.
 
-    Commits keep their ids; uncommitted and untracked (not ignored) files become one commit on top of HEAD, and so
-    does an index that differs from both.
+    Commits keep their ids; uncommitted and untracked files, ignored ones too, become one commit on top of HEAD, and
+    so does an index that differs from both.
 
     Raises:
         NosyncError: a git operation is in progress or a worktree is linked; only its owner can end that.
@@ -313,8 +318,10 @@ def keep(old: Repo, new: Repo) -> list[str]:
     stamp = f"{KEPT}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     wanted = {f"{stamp}/{name.removeprefix('refs/')}": name for name in stray_commits(old)}
     wanted |= _stashes(old, stamp)
-    if edits(old):
-        wanted |= _edits(old, stamp)
+    changed = edits(old)
+    hidden = unshown(old, changed)
+    if changed or hidden:
+        wanted |= _edits(old, stamp, hidden)
     for ref, what in wanted.items():
         # by id: a stash entry or a dangling commit has no ref that a fetch could name
         old.git("update-ref", "refs/nosync/leaving", old.git("rev-parse", "--verify", what).strip())
@@ -365,12 +372,16 @@ def _stashes(old: Repo, stamp: str) -> dict[str, str]:
     return {f"{stamp}/stash-{number}": commit for number, commit in enumerate(entries)}
 
 
-def _edits(old: Repo, stamp: str) -> dict[str, str]:
+def _edits(old: Repo, stamp: str, hidden: list[str]) -> dict[str, str]:
     """Commits of the work tree as it is, and of the index where it holds something else; both made beside HEAD."""
     spare = old.path / ".git" / "nosync-keep-index"
     try:
-        old.git("read-tree", "HEAD", env={"GIT_INDEX_FILE": str(spare)})
-        old.git("add", "-A", ".", env={"GIT_INDEX_FILE": str(spare)})
+        env = {"GIT_INDEX_FILE": str(spare), "GIT_LITERAL_PATHSPECS": "1"}
+        old.git("read-tree", "HEAD", env=env)
+        old.git("add", "-A", ".", env=env)
+        if hidden:
+            data = "\0".join(hidden).encode("utf-8", "surrogateescape")
+            old.git("add", "-f", "--pathspec-from-file=-", "--pathspec-file-nul", data=data, env=env)
         _refuse_embedded(old, spare)
         files = old.git("write-tree", env={"GIT_INDEX_FILE": str(spare)}).strip()
     finally:

@@ -165,8 +165,9 @@ def _refuse_unmerged(repo: Repo, again: str) -> None:
 
 def _refuse_untracked(repo: Repo, again: str) -> None:
     """Files in no commit would go with the worktree once the rebase ends."""
-    shown = repo.git("ls-files", "-z", "--others", "--exclude-standard").split("\0")
-    if left := [path for path in (*shown, *trees.unshown(repo)) if path]:
+    untracked = repo.git("ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    left = [path for path in (*untracked, *trees.unshown(repo, trees.edits(repo))) if path]
+    if left:
         names = shlex.join(left[:5])
         raise NosyncError(
             f"{repo.path} holds files that are in no commit: {', '.join(left[:5])}",

@@ -74,6 +74,38 @@ def test_staged_edits_that_the_files_no_longer_show_are_kept(applied: World) -> 
     assert show(applied, kept(applied)["edits"], "src/demo/loss.py") == "and then edited\n"
 
 
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_edits_that_are_flagged_away_are_refused_and_kept(applied: World, flag: str) -> None:
+    tree = applied.tree()
+    git(tree, "update-index", flag, "src/demo/loss.py", "src/demo/core.py")
+    applied.apply()  # a flag alone is no work
+    write(tree, {"src/demo/loss.py": "edited\n"})
+    assert "git status does not show: src/demo/loss.py" in refused(applied)
+    force(applied)
+    assert show(applied, kept(applied)["edits"], "src/demo/loss.py") == "edited\n"
+    assert "edited\n" not in (tree / "src/demo/loss.py").read_text()
+
+
+@pytest.mark.parametrize("by", [".git/info/exclude", ".gitignore", "src/.gitignore"])
+def test_ignored_files_are_refused_and_kept(applied: World, by: str) -> None:
+    tree = applied.tree()
+    with (tree / by).open("a") as file:
+        file.write("*.log\n/data*/\n")
+    write(tree, {"src/a [1].log": "log\n", "src/data/x": "x\n", "src/__pycache__/x.pyc": "not mine\n"})
+    assert "src/a [1].log" in refused(applied)
+    force(applied)
+    edits = kept(applied)["edits"]
+    assert show(applied, edits, "src/a [1].log") == "log\n" and show(applied, edits, "src/data/x") == "x\n"
+    assert "x.pyc" not in git(tree, "ls-tree", "-r", "--name-only", edits)
+
+
+def test_what_running_the_code_leaves_is_no_work(applied: World) -> None:
+    caches = ("__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache", "src/demo.egg-info", "src/demo/__pycache__")
+    write(applied.tree(), {f"{folder}/x.pyc": "not mine\n" for folder in caches} | {"src/demo/x.pyo": "nor this\n"})
+    shutil.rmtree(applied.root / "patches/demo/beta")
+    assert applied.apply().row(series="alpha")["made"] == ["patched"]
+
+
 def test_every_stash_entry_is_kept(applied: World) -> None:
     tree = applied.tree()
     for text in ("first", "second"):
