@@ -76,7 +76,7 @@ def build(
     want = wanted_record(source, todo)
     if have is not None and not work and have.same_inputs(want):
         return Built(project, base, source, todo, made, have.patches, [], [], False)
-    states, kept = _rebuild(layout, source, todo, want, tree, bool(work))
+    states, kept = _rebuild(layout, source, todo, want, tree, force)
     failed = any(state.word in applying.STOPPING for state in states)
     return Built(project, base, source, todo, made if failed else (*made, "patched"), states, [], kept, failed)
 
@@ -94,13 +94,8 @@ def ensure_base(layout: Layout, source: Source) -> bool:
     trees.recover(final, layout)
     tree = Repo(final)
     want = replace(wanted_record(source, []), digest="")
-    have, work = trees.read_record(tree), trees.local_work(tree)
-    if work:
-        raise NosyncError(
-            f"the base tree {tree.path} was changed: {'; '.join(work)}",
-            "edits meant for the patched tree",
-            f"move what you need, then: make clean-{project.name} FORCE=1",
-        )
+    have = trees.read_record(tree)
+    _refuse_changed_base(project, base, tree)
     if have is not None and have.same_inputs(want):
         return False
     progress(f"{project.name} {base.id}: making the base tree from its {source.kind} source")
@@ -108,8 +103,18 @@ def ensure_base(layout: Layout, source: Source) -> bool:
     source.fill(layout, made)
     trees.commit_base(made, project, base)
     trees.write_record(made, want)
+    _refuse_changed_base(project, base, tree)  # again: filling it may take a download
     trees.move_into_place(made.path, final, layout)
     return True
+
+
+def _refuse_changed_base(project: Project, base: Base, tree: Repo) -> None:
+    if work := trees.local_work(tree):
+        raise NosyncError(
+            f"the base tree {tree.path} was changed: {'; '.join(work)}",
+            "edits meant for the patched tree",
+            f"mv {tree.path} <elsewhere>      # this tree alone\nmake apply P={project.name}{_base_word(base)}",
+        )
 
 
 def make_patched(
@@ -151,7 +156,7 @@ def _git_came_since(layout: Layout, project: Project, base: Base) -> bool:
 
 
 def _rebuild(
-    layout: Layout, source: Source, todo: list[Cell], want: Record, tree: Repo, has_work: bool
+    layout: Layout, source: Source, todo: list[Cell], want: Record, tree: Repo, force: bool
 ) -> tuple[list[PatchState], list[str]]:
     count = sum(len(cell.patches) for cell in todo)
     progress(f"{source.project.name} {source.base.id}: applying {count} patches of {len(todo)} series")
@@ -160,8 +165,13 @@ def _rebuild(
         shutil.rmtree(made.path)
         return states, []
     trees.write_record(made, replace(want, patches=states))
-    kept = trees.keep(tree, made) if has_work else []
     trees.carry_kept(tree, made)
+    # asked again: the build took a while, and the user may have gone on working
+    work = trees.local_work(tree)
+    if work and not force:
+        shutil.rmtree(made.path)
+        raise _in_the_way(source.project, source.base, tree, work)
+    kept = trees.keep(tree, made) if work else []
     trees.move_into_place(made.path, tree.path, layout)
     return states, kept
 
@@ -184,10 +194,14 @@ def fetch_merge_bases(layout: Layout, made: Repo, project: Project, todo: list[C
 
 
 def _in_the_way(project: Project, base: Base, tree: Repo, work: list[str]) -> NosyncError:
-    base_word = "" if base.pinned else f" BASE={base.id}"
+    base_word = _base_word(base)
     return NosyncError(
         f"{tree.path} holds local work: {'; '.join(work)}",
         "commits or edits in the tree that are in no patch yet",
         f"make refresh-{project.name}{base_word}      # writes the commits into the patches\n"
         f"make apply P={project.name}{base_word} FORCE=1   # rebuilds it and keeps the work under a ref it prints",
     )
+
+
+def _base_word(base: Base) -> str:
+    return "" if base.pinned else f" BASE={base.id}"

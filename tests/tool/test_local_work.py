@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import World, commit, git, write
 
+from nosync import applying
 from nosync.git import Repo
+from nosync.sources import Source
 
 
 def kept(world: World) -> dict[str, str]:
@@ -104,6 +108,51 @@ def test_what_running_the_code_leaves_is_no_work(applied: World) -> None:
     write(applied.tree(), {f"{folder}/x.pyc": "not mine\n" for folder in caches} | {"src/demo/x.pyo": "nor this\n"})
     shutil.rmtree(applied.root / "patches/demo/beta")
     assert applied.apply().row(series="alpha")["made"] == ["patched"]
+
+
+@pytest.fixture
+def working(applied: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Lets a user do something in a tree of a checkout whose patches changed, while it is being rebuilt."""
+    shutil.rmtree(applied.root / "patches/demo/beta")
+    inner = applying.apply_all
+
+    def during(act: Callable[[], object]) -> None:
+        def apply_all(*args: Any) -> Any:
+            act()
+            return inner(*args)
+
+        monkeypatch.setattr(applying, "apply_all", apply_all)
+
+    return during
+
+
+def test_work_done_while_a_tree_is_rebuilt_is_refused(applied: World, working: Callable[..., None]) -> None:
+    working(lambda: write(applied.tree(), {"src/demo/loss.py": "meanwhile\n"}))
+    assert "uncommitted edits" in refused(applied)
+    assert (applied.tree() / "src/demo/loss.py").read_text() == "meanwhile\n" and applied.leftovers() == []
+
+
+def test_a_commit_made_while_a_tree_is_rebuilt_is_kept_under_force(
+    applied: World, working: Callable[..., None]
+) -> None:
+    working(lambda: commit(applied.tree(), {"mine.txt": "meanwhile\n"}, "mine"))
+    assert len(force(applied)) == 2  # HEAD and main
+    assert show(applied, kept(applied)["HEAD"], "mine.txt") == "meanwhile\n" and len(applied.log()) == 3
+
+
+def test_work_done_in_a_base_tree_while_it_is_made_anew_is_refused(
+    applied: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = Source.fill
+
+    def fill(*args: Any) -> None:
+        write(applied.tree("base"), {"src/demo/loss.py": "meanwhile\n"})
+        inner(*args)
+
+    monkeypatch.setattr(Source, "fill", fill)
+    git(applied.tree("base"), "update-ref", "-d", "refs/nosync/record")  # as of another version of the tool
+    assert "the base tree" in applied.apply(code=2).json["error"]["seen"]
+    assert (applied.tree("base") / "src/demo/loss.py").read_text() == "meanwhile\n"
 
 
 def test_every_stash_entry_is_kept(applied: World) -> None:
@@ -231,8 +280,18 @@ def test_local_work_stands_in_the_way_before_the_base_tree_is_touched(applied_ar
 def test_local_work_in_the_base_tree_is_refused(applied: World) -> None:
     write(applied.tree("base"), {"src/demo/loss.py": "edited in the wrong tree\n"})
     error = applied.apply("--force", code=2).json["error"]
-    assert "the base tree" in error["seen"] and "make clean-demo FORCE=1" in error["way_out"]
+    assert "the base tree" in error["seen"] and "clean" not in error["way_out"]
     assert (applied.tree("base") / "src/demo/loss.py").read_text() == "edited in the wrong tree\n"
+
+
+def test_the_way_out_of_an_edited_base_tree_touches_that_tree_alone(applied: World, tmp_path: Path) -> None:
+    mine = commit(applied.tree(), {"mine.txt": "mine\n"}, "mine")
+    write(applied.tree("base"), {"src/demo/loss.py": "edited in the wrong tree\n"})
+    error = applied.apply("--force", code=2).json["error"]
+    assert error["way_out"].splitlines()[0].startswith(f"mv {applied.tree('base')} ")
+    applied.tree("base").rename(tmp_path / "elsewhere")
+    applied.run("test", "demo", env={"NOSYNC_PYTHON": "true"})  # makes the base tree, leaves the patched one
+    assert applied.tree("base").exists() and applied.commits()[-1] == mine
 
 
 def test_force_on_a_conflict_leaves_the_former_tree_with_the_work_in_it(applied: World) -> None:
