@@ -323,17 +323,24 @@ def _round_trip(layout: Layout, plan: Plan, repo: Repo, written: list[Cell]) -> 
 def _refuse_unsaved(layout: Layout, plan: Plan, new: Cell) -> None:
     """Patches of that base which are there already and in no commit of ours must not be written over."""
     folder = new.series.own_folder(plan.target.base)
-    if not (layout.root / ".git").exists() or _files(folder) == {
-        patch.file.name: patch.file.read_bytes() for patch in new.patches
-    }:
+    there = _files(folder)
+    if not there or there == {patch.file.name: patch.file.read_bytes() for patch in new.patches}:
         return
-    if user_git(layout.root, "status", "--porcelain", "--", str(folder)).strip():
-        where = folder.relative_to(layout.root)
+    where = folder.relative_to(layout.root)
+    ways = f"mv {where} <elsewhere>, then run the same command again\nDRY=1 says what would become of each patch"
+    if not (layout.root / ".git").exists():
+        raise NosyncError(
+            f"{where} holds patches, this checkout is no git repository, and the rebased ones differ",
+            "they would be lost",
+            ways,
+        )
+    # whatever the user's own settings hide
+    every = ("--untracked-files=all", "--ignored")
+    if user_git(layout.root, "status", "--porcelain", *every, "--", str(folder)).strip():
         raise NosyncError(
             f"{where} holds patches that are not committed, and the rebased ones differ",
             "they would be lost",
-            f"git add {where} && git commit, then run the same command again\n"
-            "DRY=1 says what would become of each patch",
+            f"git add -f {where} && git commit, then run the same command again\n{ways}",
         )
 
 

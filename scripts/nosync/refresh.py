@@ -49,6 +49,7 @@ def _refresh(layout: Layout, project: Project, base: Base, wanted: str, dry: boo
     _refuse_moved_pin(tree, record, source)
     _refuse_unready(project, base, tree, record, todo, wanted)
     _refuse_unwritable(tree, source)
+    seen = trees.head(tree)
     owners = ownership.assign(tree, record, todo, wanted)
     staging = scratch.fresh_folder(layout, f"exported-{project.name}@{base.id}")
     exported = _export(staging, tree, base, todo, owners)
@@ -60,7 +61,7 @@ def _refresh(layout: Layout, project: Project, base: Base, wanted: str, dry: boo
         if old.series.name not in staying:
             changed |= _write(old, new, base, dry, report)
     if not dry:
-        _settle(layout, source, tree, fresh, ownership.with_staying(record, states, todo, staying))
+        _settle(layout, source, tree, seen, fresh, ownership.with_staying(record, states, todo, staying))
     shutil.rmtree(fresh.path)
     shutil.rmtree(staging)
     for line in ownership.gone(record, owners):
@@ -258,17 +259,19 @@ def _change(before: bytes | None, after: bytes | None) -> str:
     return "removed" if after is None else "changed"
 
 
-def _settle(layout: Layout, source: Source, tree: Repo, fresh: Repo, states: list[PatchState]) -> None:
+def _settle(
+    layout: Layout, source: Source, tree: Repo, seen: str, fresh: Repo, states: list[PatchState]
+) -> None:
     """Move the tree's branch to the commits that ``apply`` would make of the new files; its files stay as they are.
 
-    All refs move in one transaction. ``main`` comes along where it still was what ``apply`` left; the former commits
+    All refs move in one transaction, and none if a commit was made meanwhile (HEAD is not ``seen``). ``main`` comes along where it still was what ``apply`` left; the former commits
     stay known as the tool's own.
     """
     trees.fetch(tree, fresh.path, trees.APPLIED, "refs/nosync/refreshed")
     new, former = (tree.git("rev-parse", ref).strip() for ref in ("refs/nosync/refreshed", trees.APPLIED))
     todo = cells(source.project, load_series(layout.patches, source.project), source.base)
     record = trees.record_blob(tree, replace(building.wanted_record(source, todo), patches=states))
-    moves = [f"update HEAD {new}", f"update {trees.APPLIED} {new}", f"update {trees.RECORD} {record}"]
+    moves = [f"update HEAD {new} {seen}", f"update {trees.APPLIED} {new}", f"update {trees.RECORD} {record}"]
     patches = [(cell.series.name, patch.file) for cell in todo for patch in cell.patches]
     stored = trees.store_patches(tree, states, patches)
     moves += [f"update {trees.PATCHES} {stored}", "delete refs/nosync/refreshed"]

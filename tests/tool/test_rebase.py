@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +95,27 @@ def test_uncommitted_patches_of_the_target_are_not_written_over(world: World) ->
     assert result.code == 2
     assert "not committed" in result.err
     assert b"say 5" in file.read_bytes()
+
+
+@pytest.mark.parametrize("hidden", ["core.excludesFile", "status.showUntrackedFiles", "no repository"])
+def test_uncommitted_patches_that_git_does_not_show_are_not_written_over(offline: World, hidden: str) -> None:
+    world = offline
+    rebase(world, "--to", "1.1")
+    file = world.root / "patches/demo/beta/1.1/0001-loss-say-five.patch"
+    file.write_bytes(file.read_bytes().replace(b"say five", b"say 5"))
+    if hidden == "no repository":
+        shutil.rmtree(world.root / ".git")
+    else:
+        (world.root.parent / "hidden").write_text("*.patch\n")
+        value = str(world.root.parent / "hidden") if hidden == "core.excludesFile" else "no"
+        git(world.root, "config", hidden, value)
+    before = world.patch_files()
+    error = rebase(world, "--to", "1.1", code=2).json["error"]
+    assert "patches/demo/beta/1.1 holds patches" in error["seen"]
+    assert "mv patches/demo/beta/1.1 <elsewhere>" in error["way_out"]
+    assert world.patch_files() == before
+    file.parent.rename(world.root.parent / "elsewhere")
+    rebase(world, "--to", "1.1")
 
 
 def test_dry_writes_nothing(world: World) -> None:

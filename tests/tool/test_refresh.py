@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from synthetic import (
@@ -23,6 +24,8 @@ from synthetic import (
     replaced,
     write,
 )
+
+from nosync import refresh as refreshing
 
 
 def changed_files(world: World, before: dict[str, bytes]) -> set[str]:
@@ -640,3 +643,20 @@ def test_hostile_configuration_makes_the_same_trees(
     assert (world.tree() / "src/demo/win.txt").read_bytes() == b"one\r\ntwo\r\nthree\r\n"
     world.run("status")
     assert git(world.root, "-c", "core.autocrlf=false", "submodule", "status").startswith(f" {world.bases[0].commit}")
+
+
+def test_a_commit_made_while_refresh_runs_stays(applied: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    applied.amend({"src/demo/loss.py": "mine\n"})
+    inner, late = refreshing._round_trip, []
+
+    def meanwhile(*args: Any) -> Any:
+        result = inner(*args)
+        late.append(commit(applied.tree(), {"late.txt": "late\n"}, "late"))
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(refreshing, "_round_trip", meanwhile)
+        applied.refresh(code=2)
+    assert applied.commits()[-1] == late[0]
+    applied.refresh("--series", "beta")
+    assert (applied.root / "patches/demo/beta/1.0/0002-late.patch").exists()
