@@ -43,8 +43,12 @@ endif
 located = $(if $(findstring /,$(1)),$(abspath $(1)),$(1))
 NOSYNC_ON = PYTHONPATH=scripts NOSYNC_PYTHON=$(call located,$(1)) $(TOOL_PYTHON) -m nosync
 NOSYNC := $(call NOSYNC_ON,$(LIBS_PYTHON))
-JSON_FLAG := $(if $(JSON),--json)
-FORCE_FLAG := $(if $(FORCE),--force)
+# $(call flag,<value>,<option>): 0, no, false and empty are no
+flag = $(if $(filter-out 0 no false,$(1)),$(2))
+JSON_FLAG := $(call flag,$(JSON),--json)
+FORCE_FLAG := $(call flag,$(FORCE),--force)
+# every base, unless BASE was given
+ALL_OR_BASE = $(if $(filter file,$(origin BASE)),all,$(BASE))
 SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
 HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
@@ -63,10 +67,10 @@ status: tool-env ## the matrix: series, base, source, state, last test results, 
 	@$(NOSYNC) status $(JSON_FLAG) $(P)
 
 test: libs tool-env test-tool test-hostsync ## all tests: the tool's, the detector's, every project that can be reached
-	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(if $(STRICT),--strict) --base $(if $(filter file,$(origin BASE)),all,$(BASE)) $(P)
+	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(call flag,$(STRICT),--strict) --base $(ALL_OR_BASE) $(P)
 
 test-%: libs tool-env ## rebuild the patched tree of one project, run its own tests and ours
-	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(if $(STRICT),--strict) --base $(BASE) $*
+	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(call flag,$(STRICT),--strict) --base $(BASE) $*
 
 test-tool: check-env ## the tests of the tool, on synthetic upstreams
 	@PYTHONPATH=scripts:tests $(CHECK_PYTHON) -m pytest -q -n 2 tests/tool
@@ -75,21 +79,21 @@ test-hostsync: libs ## the tests of the host-sync detector
 	@$(HOSTSYNC_TESTS)
 
 refresh-%: tool-env ## write the commits of a patched tree into its patch files (S: series of new commits; DRY=1)
-	@$(NOSYNC) refresh $(JSON_FLAG) --base $(BASE) --series "$(S)" $(if $(DRY),--dry) $*
+	@$(NOSYNC) refresh $(JSON_FLAG) --base $(BASE) --series "$(S)" $(call flag,$(DRY),--dry) $*
 
-clean-%: tool-env ## remove a project's trees (FORCE=1: even with local work)
-	@$(NOSYNC) clean $(JSON_FLAG) $(FORCE_FLAG) $*
+clean-%: tool-env ## remove a project's trees, of BASE or of all (FORCE=1: even with local work)
+	@$(NOSYNC) clean $(JSON_FLAG) $(FORCE_FLAG) --base $(ALL_OR_BASE) $*
 
 drift: tool-env ## would every series still apply to the newest release?
 	@$(NOSYNC) drift $(JSON_FLAG) $(P)
 
 rebase-%: tool-env ## take series to another base: TO=<release or git ref> (S, DRY=1); after a conflict CONTINUE=1 or ABORT=1
-	@$(NOSYNC) rebase $(JSON_FLAG) $(FORCE_FLAG) --to "$(TO)" --series "$(S)" $(if $(CONTINUE),--continue) $(if $(ABORT),--abort) \
-	  $(if $(DRY),--dry) $*
+	@$(NOSYNC) rebase $(JSON_FLAG) $(FORCE_FLAG) --to "$(TO)" --series "$(S)" $(call flag,$(CONTINUE),--continue) $(call flag,$(ABORT),--abort) \
+	  $(call flag,$(DRY),--dry) $*
 
 export-%: export-env ## bundle, branch, patches, text and checklist of each pull request of a project (S; SEND=1 sends)
 	@$(subst $(TOOL_PYTHON) -m,$(EXPORT_PYTHON) -m,$(NOSYNC)) export $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) --series "$(S)" \
-	  $(if $(SEND),--send) $*
+	  $(call flag,$(SEND),--send) $*
 
 wheels: libs wheels-env ## installable wheels of the patched trees (P), each installed, imported and tested
 	@$(subst $(TOOL_PYTHON) -m,$(WHEELS_PYTHON) -m,$(NOSYNC)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) $(P)
@@ -104,10 +108,10 @@ audit-%: libs tool-env ## host syncs of a sample step of one project by call sit
 	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*
 
 bench-report: tool-env ## write docs/results.md and the README's table from the committed result files
-	@$(NOSYNC) bench-report $(JSON_FLAG) $(if $(DRY),--dry)
+	@$(NOSYNC) bench-report $(JSON_FLAG) $(call flag,$(DRY),--dry)
 
 BENCH = bench $(JSON_FLAG) --base $(BASE) $(1) $(if $(RUNS),--runs $(RUNS)) $(if $(GPUS),--gpus $(GPUS)) \
-	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SMOKE),--smoke) $(BENCH_FLAGS) $(if $(ONLY),--only $(ONLY))
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(call flag,$(SMOKE),--smoke) $(BENCH_FLAGS) $(if $(ONLY),--only $(ONLY))
 
 bench-%: libs tool-env ## time, count and compare one project's workloads on both trees (ONLY=…, RUNS=n, GPUS=n, SECONDS=n, SMOKE=1)
 	@$(NOSYNC) $(call BENCH,$*)

@@ -12,17 +12,16 @@ from nosync.report import Report
 COLUMNS = ("project", "base", "tree", "change")
 
 
-def clean(layout: Layout, name: str, force: bool) -> Report:
-    """Remove both trees of every base of the project.
+def clean(layout: Layout, name: str, base_word: str, force: bool) -> Report:
+    """Remove both trees of a base of the project, or with ``all`` of each.
 
     Raises:
         NosyncError: a tree holds local work or kept refs, and ``force`` is not given; nothing was removed.
     """
     report = Report("clean", COLUMNS)
     (project,) = choose(load_projects(layout.projects_file), name)
-    places = [
-        (base, kind, layout.tree(kind, project.name, base.id)) for base in project.bases for kind in ("base", "patched")
-    ]
+    bases = project.bases if base_word == "all" else (project.base(base_word),)
+    places = [(base, kind, layout.tree(kind, project.name, base.id)) for base in bases for kind in ("base", "patched")]
     with lock.exclusive(layout.build / "lock", f"clean {name}"):
         for _, _, path in places:
             trees.recover(path, layout)
@@ -30,10 +29,12 @@ def clean(layout: Layout, name: str, force: bool) -> Report:
         held = {path: _held(Repo(path)) for _, _, path in there}
         full = {path: work for path, work in held.items() if work}
         if full and not force:
+            word = "" if base_word == "all" else f" BASE={base_word}"
+            going = ", ".join(str(path.relative_to(layout.root)) for _, _, path in there)
             raise NosyncError(
                 "; ".join(f"{path} holds {', '.join(work)}" for path, work in full.items()),
                 "commits, edits or kept refs that are in no patch",
-                f"make refresh-{name}\nmake clean-{name} FORCE=1      # they are gone then",
+                f"make refresh-{name}{word}\nmake clean-{name}{word} FORCE=1      # removes {going}",
             )
         for base, kind, path in there:
             trees.remove(path, layout)

@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
     clean = _verb(verbs, "clean", _clean, "remove a project's trees")
     clean.add_argument("project")
+    clean.add_argument("--base", default="all", help="all, pinned, latest, or a base's id")
     clean.add_argument("--force", action="store_true", help="even if they hold local work")
 
     test = _verb(verbs, "test", _test, "rebuild, check and test")
@@ -152,7 +153,7 @@ def _refresh(layout: Layout, options: argparse.Namespace) -> Report:
 def _clean(layout: Layout, options: argparse.Namespace) -> Report:
     from nosync.clean import clean
 
-    return clean(layout, options.project, options.force)
+    return clean(layout, options.project, options.base, options.force)
 
 
 def _test(layout: Layout, options: argparse.Namespace) -> Report:

@@ -314,6 +314,17 @@ def test_the_users_own_locks_and_settings_in_the_tree_do_not_stop_a_look(applied
     assert "nothing to do" in applied.apply().json["notes"][0]
 
 
+def test_clean_of_one_base_leaves_the_others_and_says_what_force_removes(applied: World) -> None:
+    applied.apply("--base", "1.1")
+    commit(applied.tree(), {"mine.txt": "mine\n"}, "mine")
+    assert "build/patched/demo@1.1" in applied.run("clean", "demo", "--json").json["error"]["way_out"]
+    way_out = applied.run("clean", "demo", "--base", "1.0", "--json").json["error"]["way_out"]
+    assert "make clean-demo BASE=1.0 FORCE=1      # removes build/base/demo@1.0, build/patched/demo@1.0" in way_out
+    assert applied.run("clean", "demo", "--base", "1.1").code == 0
+    assert applied.tree().exists() and applied.tree("base").exists()
+    assert not applied.tree("patched", "1.1").exists() and not applied.tree("base", "1.1").exists()
+
+
 def test_clean_refuses_local_work_and_kept_refs_and_force_removes(applied: World) -> None:
     commit(applied.tree(), {"mine.txt": "mine\n"}, "mine")
     error = applied.run("clean", "demo", "--json").json["error"]
