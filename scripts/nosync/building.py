@@ -171,7 +171,7 @@ def _rebuild(
     if work and not force:
         shutil.rmtree(made.path)
         raise _in_the_way(source.project, source.base, tree, work)
-    kept = trees.keep(tree, made) if work else []
+    kept = trees.keep(tree, made) if work else trees.keep_dropped(tree, made)
     trees.move_into_place(made.path, tree.path, layout)
     return states, kept
 

@@ -46,4 +46,4 @@ def _held(tree: Repo) -> list[str]:
     if not tree.exists():
         return trees.local_work(tree)
     kept = tree.git("for-each-ref", "--format=%(refname)", trees.KEPT).split()
-    return trees.local_work(tree) + kept
+    return trees.local_work(tree) + [ref for ref in kept if not ref.endswith(f"/{trees.DROPPED}")]

@@ -32,6 +32,7 @@ from nosync.projects import Base, Project
 
 FORMAT = 2  # part of every record: a tree of another format is rebuilt
 BASE, APPLIED, RECORD, KEPT = "refs/nosync/base", "refs/nosync/applied", "refs/nosync/record", "refs/nosync/kept"
+DROPPED = "reflog"  # the last part of a kept ref for commits that the user had dropped
 PATCHES, FORMER = "refs/nosync/patches", "refs/nosync/former"
 IDENTITY = {
     "GIT_AUTHOR_NAME": "nosync",
@@ -276,12 +277,29 @@ def start_from(repo: Repo, base_tree: Repo) -> None:
 
 
 def recover(final: Path, layout: Layout) -> None:
-    """Undo a swap that was killed between its two renames."""
+    """Undo a swap that was killed between its two renames; what is at ``old`` is whole.
+
+    Raises:
+        NosyncError: something that no swap made has come to ``final`` since.
+    """
     old = _old(final, layout)
-    if old.exists() and not final.exists():
+    if layout.scratch.is_dir():
+        scratch.fresh(layout, _removed(final))  # sweeps what a killed removal left
+    if not old.exists():
+        return
+    if final.is_dir() and not any(final.iterdir()):
+        final.rmdir()
+    if not final.exists():
         final.parent.mkdir(parents=True, exist_ok=True)
         os.rename(old, final)
-    shutil.rmtree(old, ignore_errors=True)
+    elif Repo(old).exists() and not Repo(final).exists():
+        raise NosyncError(
+            f"{final} is no git repository, and the tree that stood there is in {old}",
+            "a run was killed while it replaced the tree, and the folder was made by hand since",
+            f"mv {final} <elsewhere>, then the same command again",
+        )
+    else:
+        _discard(old, final, layout)
 
 
 def move_into_place(made: Path, final: Path, layout: Layout) -> None:
@@ -295,12 +313,13 @@ def move_into_place(made: Path, final: Path, layout: Layout) -> None:
     if final.exists():
         os.rename(final, old)
     os.rename(made, final)
-    shutil.rmtree(old, ignore_errors=True)
+    if old.exists():
+        _discard(old, final, layout)
 
 
 def remove(path: Path, layout: Layout) -> None:
     """Remove a tree for good; killed half-way it is gone from its place, never half there."""
-    old = scratch.fresh(layout, f"removed-{path.parent.name}-{path.name}")
+    old = scratch.fresh(layout, _removed(path))
     os.rename(path, old)
     shutil.rmtree(old)
 
@@ -308,20 +327,34 @@ def remove(path: Path, layout: Layout) -> None:
 def keep(old: Repo, new: Repo) -> list[str]:
     """Copy everything of the user's in ``old`` into ``new`` under ``refs/nosync/kept``; returns the new refs.
 
-    Commits keep their ids; uncommitted and untracked files, ignored ones too, become one commit on top of HEAD, and
+    Commits keep their ids, those that the reflog alone holds too; uncommitted and untracked files, ignored ones too, become one commit on top of HEAD, and
     so does an index that differs from both.
 
     Raises:
         NosyncError: a git operation is in progress or a worktree is linked; only its owner can end that.
     """
     _refuse_unkeepable(old)
-    stamp = f"{KEPT}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    stamp = _stamp()
     wanted = {f"{stamp}/{name.removeprefix('refs/')}": name for name in stray_commits(old)}
     wanted |= _stashes(old, stamp)
+    wanted |= _dropped(old, stamp)
     changed = edits(old)
     hidden = unshown(old, changed)
     if changed or hidden:
         wanted |= _edits(old, stamp, hidden)
+    return _bring(old, new, wanted)
+
+
+def keep_dropped(old: Repo, new: Repo) -> list[str]:
+    """As ``keep``, for a tree without local work: commits that the reflog alone holds."""
+    return _bring(old, new, _dropped(old, _stamp())) if old.exists() and has_head(old) else []
+
+
+def _stamp() -> str:
+    return f"{KEPT}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+
+
+def _bring(old: Repo, new: Repo, wanted: dict[str, str]) -> list[str]:
     for ref, what in wanted.items():
         # by id: a stash entry or a dangling commit has no ref that a fetch could name
         old.git("update-ref", "refs/nosync/leaving", old.git("rev-parse", "--verify", what).strip())
@@ -372,6 +405,19 @@ def _stashes(old: Repo, stamp: str) -> dict[str, str]:
     return {f"{stamp}/stash-{number}": commit for number, commit in enumerate(entries)}
 
 
+def _dropped(old: Repo, stamp: str) -> dict[str, str]:
+    """Commits that no ref leads to any more (an amended one, a reset), behind one merge of them all."""
+    stashed = list(_stashes(old, stamp).values())
+    listing = old.git("rev-list", "--ignore-missing", "--parents", "--reflog", "--not", "--all", "HEAD", *stashed)
+    lines = [line.split(" ") for line in listing.splitlines()]
+    parents = {parent for _, *parents in lines for parent in parents}
+    tips = [word for commit, *_ in lines if commit not in parents for word in ("-p", commit)]
+    if not tips:
+        return {}
+    said = "commits that the reflog alone held, kept by apply"
+    return {f"{stamp}/{DROPPED}": old.git("commit-tree", "HEAD^{tree}", *tips, "-m", said, env=IDENTITY).strip()}
+
+
 def _edits(old: Repo, stamp: str, hidden: list[str]) -> dict[str, str]:
     """Commits of the work tree as it is, and of the index where it holds something else; both made beside HEAD."""
     spare = old.path / ".git" / "nosync-keep-index"
@@ -411,3 +457,14 @@ def _refuse_embedded(old: Repo, index: Path) -> None:
 
 def _old(final: Path, layout: Layout) -> Path:
     return layout.scratch / f"old-{final.parent.name}-{final.name}"
+
+
+def _removed(final: Path) -> str:
+    return f"removed-{final.parent.name}-{final.name}"
+
+
+def _discard(old: Path, final: Path, layout: Layout) -> None:
+    """Remove a replaced tree; under another name, lest a half of it be taken for the tree to bring back."""
+    going = scratch.fresh(layout, _removed(final))
+    os.rename(old, going)
+    shutil.rmtree(going, ignore_errors=True)

@@ -258,6 +258,20 @@ def test_killed_between_the_two_renames_the_former_tree_comes_back(applied: Worl
         assert git(applied.tree(), "rev-parse", "HEAD").strip() == mine
 
 
+def test_a_folder_made_by_hand_since_does_not_cost_the_former_tree(applied: World) -> None:
+    mine = commit(applied.tree(), {"mine.txt": "mine\n"}, "mine")
+    old = applied.root / "build/scratch" / f"old-patched-{applied.tree().name}"
+    old.parent.mkdir(exist_ok=True)
+    os.rename(applied.tree(), old)
+    applied.tree().mkdir()
+    (applied.tree() / "x").touch()
+    error = applied.apply(code=2).json["error"]
+    assert str(old) in error["seen"] and f"mv {applied.tree()} " in error["way_out"]
+    (applied.tree() / "x").unlink()
+    assert "local work" in applied.apply(code=2).json["error"]["seen"]
+    assert git(applied.tree(), "rev-parse", "HEAD").strip() == mine
+
+
 def test_a_killed_swap_that_was_complete_leaves_the_new_tree(applied: World) -> None:
     layout = Layout(applied.root)
     old = applied.root / "build/scratch" / f"old-patched-{applied.tree().name}"

@@ -155,6 +155,17 @@ def test_work_done_in_a_base_tree_while_it_is_made_anew_is_refused(
     assert (applied.tree("base") / "src/demo/loss.py").read_text() == "meanwhile\n"
 
 
+def test_commits_that_the_reflog_alone_holds_are_kept_and_stand_in_no_ones_way(applied: World) -> None:
+    tree, mine = applied.tree(), []
+    for name in ("one", "two"):
+        mine.append(commit(tree, {f"{name}.txt": f"{name}\n"}, name))
+        git(tree, "reset", "-q", "--hard", "refs/nosync/applied")
+    shutil.rmtree(applied.root / "patches/demo/beta")
+    (note,) = [note for note in applied.apply().json["notes"] if note.startswith("kept: ")]
+    assert set(mine) <= set(git(tree, "rev-list", note.split()[1]).split())
+    assert applied.run("clean", "demo").code == 0
+
+
 def test_every_stash_entry_is_kept(applied: World) -> None:
     tree = applied.tree()
     for text in ("first", "second"):
