@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nosync import figures
+from nosync import figures, wholefile
 from nosync.errors import NosyncError
 from nosync.layout import Layout
 from nosync.measure import claims
@@ -60,7 +60,7 @@ def _write(report: Report, layout: Layout, file: Path, text: str, dry: bool) -> 
     name = file.relative_to(layout.root)
     same = file.exists() and file.read_text(encoding="utf-8") == text
     if not same and not dry:
-        file.write_text(text, encoding="utf-8")
+        wholefile.write(file, text.encode("utf-8"))
     if not same and dry:
         report.add(False, claim=str(name), said="would change: make bench-report")
     report.note(f"{name}: {'unchanged' if same else 'would change' if dry else 'written'}")

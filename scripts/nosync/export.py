@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from nosync import branches, checklist, lock, pullrequest, scratch, trees
+from nosync import branches, checklist, lock, pullrequest, scratch, sums, trees
 from nosync.branches import Branch
 from nosync.checklist import Line
 from nosync.errors import NosyncError
@@ -38,7 +38,10 @@ def export(layout: Layout, name: str, series: str, base_word: str, source: str, 
     base, report = project.base(base_word), Report("export", COLUMNS)
     everything = load_series(layout.patches, project)
     with lock.exclusive(layout.build / "lock", f"export {name}"):
-        for each in _chosen(project, everything, series, report):
+        chosen = _chosen(project, everything, series, report)
+        for each in chosen:
+            _refuse_edited(layout, project, each)
+        for each in chosen:
             _one(layout, project, everything, each, base, source, report)
     if send:
         _send(layout, project, report)
@@ -77,8 +80,7 @@ def _chosen(project: Project, everything: list[Series], wanted: str, report: Rep
 def _one(
     layout: Layout, project: Project, everything: list[Series], series: Series, base: Base, wanted: str, report: Report
 ) -> None:
-    final = layout.build / "export" / project.name / series.name
-    trees.recover(final, layout)
+    final = _place(layout, project, series)
     cells = branches.needed(project, everything, series, base)
     source = branches.best_source(layout, project, base, wanted)
     progress(f"{project.name}/{series.name}: exporting {sum(len(cell.patches) for cell in cells)} patches on {base.id}")
@@ -86,9 +88,27 @@ def _one(
     out = scratch.fresh_folder(layout, f"export-{project.name}-{series.name}")
     try:
         _write(layout, project, series, branch, out, final, report)
+        sums.write(out)
     finally:
         shutil.rmtree(branch.repo.path, ignore_errors=True)
+    _refuse_edited(layout, project, series)  # again: the checks may have taken a while
     trees.move_into_place(out, final, layout)
+
+
+def _place(layout: Layout, project: Project, series: Series) -> Path:
+    return layout.build / "export" / project.name / series.name
+
+
+def _refuse_edited(layout: Layout, project: Project, series: Series) -> None:
+    """The former export must not be replaced where a person changed it."""
+    final = _place(layout, project, series)
+    trees.recover(final, layout)
+    if edited := sums.changed(final):
+        raise NosyncError(
+            f"{final} is not what was exported last: {', '.join(edited[:5])}",
+            f"edits by hand, which an export would replace; the text is {series.folder / 'cover.md'}",
+            f"{final}/send.sh      # sends it as it is\nmv {final} <elsewhere>, then the same command again",
+        )
 
 
 def _rules(layout: Layout, project: Project, series: Series) -> Rules:

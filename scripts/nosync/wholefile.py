@@ -9,5 +9,9 @@ from pathlib import Path
 def write(file: Path, data: bytes) -> None:
     """Write beside it, as ``.partial``, and rename."""
     partial = file.with_suffix(".partial")
-    partial.write_bytes(data)
-    os.replace(partial, file)
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import World, write
@@ -128,8 +132,20 @@ def test_a_project_without_a_suite_says_so(layout: Layout) -> None:
         bench(layout, "demo", "pinned", Asked())
 
 
-def test_the_report_fills_the_page_and_the_readme(layout: Layout) -> None:
-    """From a committed result; with dry it only says that they would change."""
+def _full_for_readme(inner: Callable[..., int]) -> Callable[..., int]:
+    """Writes half of the README, then the disk is full."""
+
+    def write_half(file: Path, data: Any, **more: Any) -> int:
+        if not file.name.startswith("README"):
+            return inner(file, data, **more)
+        inner(file, data[: len(data) // 2], **more)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    return write_half
+
+
+def test_the_report_fills_the_page_and_the_readme(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a committed result; with dry it only says that they would change, and on a full disk it changes nothing."""
     bench(layout, "demo", "pinned", Asked(only=("whole",)))
     (file,) = (layout.results / "bench" / "demo").glob("*.json")
     target = layout.root / "results" / "demo" / file.name
@@ -137,6 +153,12 @@ def test_the_report_fills_the_page_and_the_readme(layout: Layout) -> None:
     shutil.copy(file, target)
     assert bench_report(layout, dry=True).code == 1
     assert (layout.root / "README.md").read_text() == README
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", _full_for_readme(Path.write_text))
+        patch.setattr(Path, "write_bytes", _full_for_readme(Path.write_bytes))
+        with pytest.raises(OSError, match="No space left"):
+            bench_report(layout)
+    assert (layout.root / "README.md").read_text() == README and not list(layout.root.rglob("*.partial"))
     assert bench_report(layout).code == 0
     body = json.loads(file.read_text())
     row = f"| fewer lines | {body['figures']['demo.twenty.base']} | {body['figures']['demo.twenty.patched']} |"

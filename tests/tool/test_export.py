@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from killing import killed_at
@@ -556,6 +557,32 @@ def test_a_disk_that_fills_up_leaves_the_former_export(world: World, monkeypatch
 
 
 # ---- again, and sending ----
+
+
+@pytest.mark.parametrize("name", ["PR.md", "patches/0001-core-say-ten.patch", "notes/mine.txt"])
+def test_what_a_person_changed_in_an_export_is_not_replaced(world: World, tmp_path: Path, name: str) -> None:
+    export(world)
+    write(out(world), {name: "mine\n"})
+    before = everything(world.root / "build/export")
+    error = export(world, code=2).json["error"]
+    assert name in error["seen"] and "cover.md" in error["cause"] and f"mv {out(world)} " in error["way_out"]
+    assert everything(world.root / "build/export") == before and world.leftovers() == []
+    export(world, "--series", "beta")
+    out(world).rename(tmp_path / "elsewhere")
+    export(world)
+
+
+def test_what_is_changed_while_an_export_runs_is_not_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(world, "--series", "alpha")
+    inner = pullrequest.text
+
+    def meanwhile(*args: Any) -> Any:
+        write(out(world), {"PR.md": "mine\n"})
+        return inner(*args)
+
+    monkeypatch.setattr(pullrequest, "text", meanwhile)
+    assert "PR.md" in export(world, "--series", "alpha", code=2).json["error"]["seen"]
+    assert (out(world) / "PR.md").read_text() == "mine\n"
 
 
 def test_range_diff_shows_what_changed_since_the_previous_export_and_stays(world: World) -> None:
