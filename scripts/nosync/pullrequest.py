@@ -190,7 +190,11 @@ def commands(project: Project, series: Series, branch: Branch, bundle: str) -> s
         "trap 'rm -rf \"$work\"' EXIT",
         'git clone -q --filter=blob:none --no-checkout "$UPSTREAM" "$work"',
         f'git -C "$work" fetch -q "$PWD/{bundle}" {name}:{name}',
-        f'git -C "$work" push --force-with-lease "$FORK" {name}',
+        # the address has no tracking ref, so the lease must name the commit itself; none: the branch must be new
+        f'was=$(git -C "$work" ls-remote "$FORK" {shlex.quote(f"refs/heads/{branch.name}")})',
+        "was=${was%%[!0-9a-f]*}",
+        f"printf '%s on the fork: %s\\n' {name} \"${{was:-not there yet}}\"",
+        f'git -C "$work" push --force-with-lease={name}:"$was" "$FORK" {name}',
         "if ! command -v gh >/dev/null; then",
         f"    echo 'gh is not installed: open the pull request by hand, with PR.md, from '{name}",
         "    exit 0",

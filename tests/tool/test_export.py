@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -630,6 +631,20 @@ def test_send_pushes_the_branch_and_opens_the_pull_request(world: World, gh: Pat
     assert asked[asked.index("--base") + 1] == "trunk" and asked[asked.index("--head") + 1] == "ada:alpha"
     assert asked.count("--label") == 2
     assert (gh / "body").read_text() == "alpha\n"
+
+
+def test_a_series_that_changed_is_sent_again(world: World, gh: Path) -> None:
+    export(world, "--series", "alpha", "--send")
+    first = git(gh / "fork", "rev-parse", "alpha").strip()
+    file = world.root / "patches/demo/alpha/1.0/0002-core-say-twenty-and-test-it.patch"
+    file.write_bytes(file.read_bytes().replace(b"Both.", b"Both of them."))
+    world.add_series("alpha", 10, pull_request="https://example.org/pull/1")
+    assert export(world, "--series", "alpha", "--send").row(what="send")["result"] == "sent"
+    assert "Both of them." in git(gh / "fork", "log", "-1", "--format=%B", "alpha~1")
+    export(world, "--series", "alpha")
+    said = subprocess.run([out(world) / "send.sh"], capture_output=True, text=True, check=True).stdout
+    second = git(gh / "fork", "rev-parse", "alpha").strip()
+    assert f"alpha on the fork: {second}" in said and second != first
 
 
 def test_an_open_pull_request_is_updated(world: World, gh: Path) -> None:
