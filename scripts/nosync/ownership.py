@@ -25,11 +25,13 @@ def assign(tree: Repo, record: Record, todo: list[Cell], wanted: str) -> list[tu
     """(commit, series) for every commit of the tree, oldest first.
 
     A commit that came from an applied patch keeps its series. A new one belongs to ``wanted``, else to the series of
-    the commit below it, else to the first one.
+    the commit below it, else to the first one; unless it may as well be a patch of another series, rewritten.
     """
     order = [cell.series.name for cell in todo]
     found: list[tuple[Commit, str]] = []
-    for commit in _with_origins(tree, record):
+    commits = _with_origins(tree, record)
+    lost = {} if wanted else _lost_beside(commits, record)
+    for commit in commits:
         below = found[-1][1] if found else (order[0] if order else "")
         owner = commit.origin.series if commit.origin else wanted or below
         if owner not in order:
@@ -38,6 +40,8 @@ def assign(tree: Repo, record: Record, todo: list[Cell], wanted: str) -> list[tu
                 "its folder under patches/ was removed or is still to be made",
                 f"write patches/{record.project}/{owner or '<series>'}/series.toml, or remove the commit",
             )
+        if other := next((state for state in lost.get(commit.id, []) if state.series != owner), None):
+            raise _whose(tree, record, commit, owner, other)
         found.append((commit, owner))
     positions = [order.index(owner) for _, owner in found]
     if positions != sorted(positions):
@@ -48,6 +52,30 @@ def assign(tree: Repo, record: Record, todo: list[Cell], wanted: str) -> list[tu
             "\n".join(f"{commit.id[:12]} {owner}: {commit.subject}" for commit, owner in found),
         )
     return found
+
+
+def _lost_beside(commits: list[Commit], record: Record) -> dict[str, list[PatchState]]:
+    """Per new commit: the applied patches that no commit came from and that lay where it stands, between the patches
+    of the nearest commits below and above."""
+    made = [state for state in record.patches if state.commit]
+    places = [made.index(commit.origin) if commit.origin else None for commit in commits]
+    lost = {}
+    for position, commit in enumerate(commits):
+        if places[position] is None:
+            below = next((place for place in reversed(places[:position]) if place is not None), -1)
+            above = next((place for place in places[position:] if place is not None), len(made))
+            between = range(below + 1, above)
+            lost[commit.id] = [made[place] for place in between if place not in places]
+    return lost
+
+
+def _whose(tree: Repo, record: Record, commit: Commit, owner: str, other: PatchState) -> NosyncError:
+    command = f"make refresh-{record.project} BASE={record.base} S="
+    return NosyncError(
+        f"{tree.path}: {commit.id[:12]} ({commit.subject}) stands where {other.series}/{other.file} was",
+        f"that patch with another author and message, which belongs to {other.series}, or a new one of {owner}",
+        f"{command}{other.series}\n{command}{owner}",
+    )
 
 
 def _named(owner: str) -> str:

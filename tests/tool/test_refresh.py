@@ -115,6 +115,37 @@ def test_a_commit_with_all_but_its_place_changed_goes_where_s_says(applied: Worl
     }
 
 
+def rewritten(world: World, position: int) -> None:
+    """Give a commit of the tree another author, date and message, as ``commit --amend --reset-author -m`` does."""
+    tree, ids = world.tree(), world.commits()
+    git(tree, "reset", "-q", "--hard", ids[position])
+    who = author("N", "n@example.org", "2025-01-01T00:00:00Z")
+    git(tree, "commit", "-q", "--amend", "--reset-author", "-m", "all other words", env=who)
+    for later in ids[position + 1 :]:
+        git(tree, "cherry-pick", later)
+
+
+def test_a_rewritten_commit_at_the_border_of_two_series_changes_its_series_only_when_told(applied: World) -> None:
+    rewritten(applied, 3)
+    error = refused(applied)
+    assert "stands where beta/0001-loss-say-five.patch was" in error["seen"]
+    assert "S=beta" in error["way_out"] and "S=alpha" in error["way_out"]
+    assert {row["series"] for row in applied.refresh("--series", "beta").json["rows"]} == {"beta"}
+
+
+def test_a_new_commit_below_a_border_that_lost_none_needs_no_word(applied: World) -> None:
+    git(applied.tree(), "reset", "-q", "--hard", applied.commits()[1])
+    commit(applied.tree(), {"src/demo/new.py": "new\n"}, "new\n")
+    git(applied.tree(), "cherry-pick", "refs/nosync/applied")  # beta's; alpha's last is dropped
+    assert {row["series"] for row in applied.refresh().json["rows"]} == {"alpha"}
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_rewritten_commit_that_can_only_be_of_one_series_stays_in_it(applied: World, position: int) -> None:
+    rewritten(applied, position)
+    assert {row["series"] for row in applied.refresh().json["rows"]} == {"alpha"}
+
+
 def test_a_new_commit_on_top_belongs_to_the_series_below_it_or_to_s(applied: World) -> None:
     commit(applied.tree(), {"src/demo/new.py": "new\n"}, "new: a file\n")
     copy = applied.copy(applied.root.parent / "second")
