@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
-from nosync.patchfile import ZERO, FileDiff, PatchText, blob_id, parse, unsafe
+from nosync.patchfile import ZERO, FileDiff, PatchText, blob_id, blobs, parse, unsafe
 from nosync.series import Cell
 from nosync.sources import Source
 from nosync.trees import IDENTITY, PatchState, head
@@ -99,14 +99,14 @@ def verify(repo: Repo, start: str, todo: list[Item]) -> list[PatchState]:
     made = _blobs(repo, start)
     if len(made) != len(todo):
         raise Mismatch(f"{len(made)} commits for {len(todo)} patches")
-    return [_compare(item, commit, blobs) for item, (commit, blobs) in zip(todo, made.items(), strict=True)]
+    return [_compare(item, commit, pairs) for item, (commit, pairs) in zip(todo, made.items(), strict=True)]
 
 
-def _compare(item: Item, commit: str, blobs: dict[str, tuple[str, str]]) -> PatchState:
-    named = {diff.path: (diff.old, diff.new) for diff in item.text.diffs if diff.old}
+def _compare(item: Item, commit: str, made: dict[str, tuple[str, str]]) -> PatchState:
+    named = {path: pair for path, pair in blobs(item.text.diffs).items() if pair[0]}
     if not item.text.diffs:
         return item.state("empty", commit, "every file of it is absent from this source")
-    drifted = [path for path, pair in named.items() if blobs.get(path) != pair]
+    drifted = [path for path, pair in named.items() if made.get(path) != pair]
     if drifted and set(drifted) <= set(item.other_form):
         return item.state("applied", commit, f"the release has another form of {', '.join(drifted)}")
     if drifted:
@@ -170,8 +170,8 @@ def gone(repo: Repo, item: Item) -> list[str]:
 def exactly_here(repo: Repo, diffs: tuple[FileDiff, ...]) -> bool:
     """Is every file the very one that the patch was made for?"""
     listing = repo.git("ls-tree", "-z", "--full-tree", "HEAD", "--", *(diff.path for diff in diffs)).split("\0")
-    blobs = {entry.partition("\t")[2]: entry.split("\t")[0].split(" ")[2] for entry in listing if entry}
-    return all(diff.old and blobs.get(diff.path, ZERO.decode()) == diff.old for diff in diffs)
+    here = {entry.partition("\t")[2]: entry.split("\t")[0].split(" ")[2] for entry in listing if entry}
+    return all(old and here.get(path, ZERO.decode()) == old for path, (old, _) in blobs(diffs).items())
 
 
 def _try(repo: Repo, item: Item, scratch: Path, before: str) -> PatchState:

@@ -33,10 +33,11 @@ def restore(file: Path, former: PatchText, paths: list[str]) -> None:
 
 def changed_lines(text: PatchText) -> dict[str, tuple[list[bytes], list[bytes]]]:
     """Per path: the lines that a patch takes away and those that it adds, without their places."""
-    found = {}
+    found: dict[str, tuple[list[bytes], list[bytes]]] = {}
     for diff in text.diffs:
         hunks = diff.text.split(b"\n@@", 1)[-1].splitlines()[1:] if b"\n@@" in diff.text else []
         gone = [line[1:] for line in hunks if line.startswith(b"-")]
         new = [line[1:] for line in hunks if line.startswith(b"+")]
-        found[diff.path] = (gone, new)
+        before = found.get(diff.path, ([], []))
+        found[diff.path] = (before[0] + gone, before[1] + new)
     return found

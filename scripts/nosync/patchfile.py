@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from email.header import decode_header, make_header
 from itertools import pairwise
@@ -115,6 +116,15 @@ _ESCAPES = {
     b"f": b"\f",
     b"v": b"\v",
 }
+
+
+def blobs(diffs: Iterable[FileDiff]) -> dict[str, tuple[str, str]]:
+    """Per path: the blob before and after. A file that becomes a link is two diffs: one removes, one adds."""
+    found: dict[str, tuple[str, str]] = {}
+    for diff in diffs:
+        before, _ = found.get(diff.path, (diff.old, ""))
+        found[diff.path] = (before, diff.new)
+    return found
 
 
 def unsafe(text: PatchText) -> list[str]:

@@ -6,6 +6,7 @@ would not survive the way back is refused before any file changes.
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,7 @@ def _refuse_unready(project: Project, base: Base, tree: Repo, record: Record, to
 
 def _refuse_unwritable(tree: Repo, source: Source) -> None:
     """Refuse commits that touch what a patch must not, or what this source cannot carry."""
+    _refuse_unprintable(tree)
     out = tree.git("log", "--raw", "--no-renames", "-z", "--format=%x01%h", f"{trees.BASE}..HEAD")
     for block in out.split("\x01")[1:]:
         commit, *fields = block.split("\0")
@@ -158,6 +160,17 @@ def _refuse_unwritable(tree: Repo, source: Source) -> None:
                     f"make apply P={source.project.name} BASE={source.base.id} SOURCE=git FORCE=1\n"
                     f"git -C {tree.path} cherry-pick <the kept commit>",
                 )
+
+
+def _refuse_unprintable(tree: Repo) -> None:
+    """A control character in a file's name would end a name, or a list of them, in what git says to us."""
+    out = tree.git("log", "--name-only", "--no-renames", "-z", "--format=", f"{trees.BASE}..HEAD")
+    if bad := [path for path in out.split("\0") if re.search(r"[\x01-\x08\x0a-\x1f\x7f]", path)]:
+        raise NosyncError(
+            f"a commit of {tree.path} has a file whose name holds a control character: {bad[0]!r}",
+            "a slip of the shell; no patch of ours carries such a name",
+            f"git -C {tree.path} rebase -i {trees.BASE}      # rename it in its commit",
+        )
 
 
 def _refuse_changed(project: Project, base: Base, record: Record, todo: list[Cell], exported: list[Cell]) -> None:
@@ -259,13 +272,11 @@ def _change(before: bytes | None, after: bytes | None) -> str:
     return "removed" if after is None else "changed"
 
 
-def _settle(
-    layout: Layout, source: Source, tree: Repo, seen: str, fresh: Repo, states: list[PatchState]
-) -> None:
+def _settle(layout: Layout, source: Source, tree: Repo, seen: str, fresh: Repo, states: list[PatchState]) -> None:
     """Move the tree's branch to the commits that ``apply`` would make of the new files; its files stay as they are.
 
-    All refs move in one transaction, and none if a commit was made meanwhile (HEAD is not ``seen``). ``main`` comes along where it still was what ``apply`` left; the former commits
-    stay known as the tool's own.
+    All refs move in one transaction, and none if a commit was made meanwhile (HEAD is not ``seen``). ``main`` comes
+    along where it still was what ``apply`` left; the former commits stay known as the tool's own.
     """
     trees.fetch(tree, fresh.path, trees.APPLIED, "refs/nosync/refreshed")
     new, former = (tree.git("rev-parse", ref).strip() for ref in ("refs/nosync/refreshed", trees.APPLIED))

@@ -16,7 +16,7 @@ from nosync.applying import Item
 from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
 from nosync.mailbox import changed_lines
-from nosync.patchfile import PatchText, parse
+from nosync.patchfile import PatchText, blobs, parse
 
 STACKS = "refs/nosync/rebase/stack"  # <base id>: the series as they are on that base, whose blobs a merge needs
 BASES = "refs/nosync/rebase/base"  # <base id>: that base alone, to say what upstream changed since
@@ -110,9 +110,7 @@ def _made(repo: Repo, item: Item, made: list[str]) -> Outcome:
     if not item.text.diffs:
         return _outcome(item, "empty", made, "every file of it is absent from this source")
     text = text_of(repo, made[-1])
-    if {diff.path: (diff.old, diff.new) for diff in text.diffs} == {
-        diff.path: (diff.old, diff.new) for diff in item.text.diffs
-    }:
+    if blobs(text.diffs) == blobs(item.text.diffs):
         return _outcome(item, "unmodified", made, "")
     if there := _missing_lines(item.text, text):
         return _outcome(item, "already-upstream", made, "in part: " + ", ".join(there))

@@ -327,8 +327,8 @@ def remove(path: Path, layout: Layout) -> None:
 def keep(old: Repo, new: Repo) -> list[str]:
     """Copy everything of the user's in ``old`` into ``new`` under ``refs/nosync/kept``; returns the new refs.
 
-    Commits keep their ids, those that the reflog alone holds too; uncommitted and untracked files, ignored ones too, become one commit on top of HEAD, and
-    so does an index that differs from both.
+    Commits keep their ids, those that the reflog alone holds too; uncommitted and untracked files, also ignored ones,
+    become one commit on top of HEAD, and so does an index that differs from both.
 
     Raises:
         NosyncError: a git operation is in progress or a worktree is linked; only its owner can end that.
