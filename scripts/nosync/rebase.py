@@ -192,6 +192,7 @@ def _perhaps_a_consequence(item: Item, outcome: Outcome, wanting: dict[str, str]
 def _stop(layout: Layout, plan: Plan, repo: Repo, stop: Stop, report: Report) -> None:
     name, base = plan.target.project.name, plan.target.base.id
     place = worktrees.place(layout, name, base)
+    _refuse_late(layout, plan, repo)
     worktrees.write(repo, stop)
     trees.move_into_place(repo.path, place, layout)
     _rows(plan, [*stop.done, stop.stopped], report)
@@ -206,6 +207,19 @@ def _stop(layout: Layout, plan: Plan, repo: Repo, stop: Stop, report: Report) ->
             f"  git -C {place} diff {replaying.BASES}/{written_for} {trees.BASE} -- {path}    # upstream since then"
         )
     report.note(f"  make rebase-{name} TO={base} CONTINUE=1      # or ABORT=1")
+
+
+def _refuse_late(layout: Layout, plan: Plan, copy: Repo) -> None:
+    """The worktree is about to go; what came to it since the copy was made must not go with it."""
+    name, base = plan.target.project.name, plan.target.base.id
+    place = Repo(worktrees.place(layout, name, base))
+    if place.exists() and (late := worktrees.changed_since(place, copy)):
+        shutil.rmtree(copy.path)
+        raise NosyncError(
+            f"{place.path} was changed while the rebase went on: {', '.join(late[:5])}",
+            "somebody works there; nothing was written",
+            f"make rebase-{name} TO={base} CONTINUE=1",
+        )
 
 
 def _rows(plan: Plan, outcomes: list[Outcome], report: Report) -> None:
@@ -271,6 +285,7 @@ def _finish(layout: Layout, plan: Plan, repo: Repo, done: list[Outcome], report:
         _round_trip(layout, plan, repo, written)
         for each in written:
             _refuse_unsaved(layout, plan, each)
+        _refuse_late(layout, plan, repo)
         for each in written:
             report.note(_write(layout, plan, each))
     finally:

@@ -164,7 +164,13 @@ def _refuse_unmerged(repo: Repo, again: str) -> None:
 
 
 def _refuse_untracked(repo: Repo, again: str) -> None:
-    """Files in no commit would go with the worktree once the rebase ends."""
+    """Files in no commit, and stashes, would go with the worktree once the rebase ends."""
+    if repo.ok("rev-parse", "-q", "--verify", "refs/stash"):
+        raise NosyncError(
+            f"{repo.path} holds a stash",
+            "put away while resolving; the worktree is removed when the rebase ends",
+            f"git -C {repo.path} stash pop\ngit -C {repo.path} stash drop\n{again}",
+        )
     untracked = repo.git("ls-files", "-z", "--others", "--exclude-standard").split("\0")
     left = [path for path in (*untracked, *trees.unshown(repo, trees.edits(repo))) if path]
     if left:
@@ -175,6 +181,13 @@ def _refuse_untracked(repo: Repo, again: str) -> None:
             f"cd {repo.path} && git add -f {names}      # they belong to the patch\n"
             f"cd {repo.path} && mv {names} <elsewhere>\n{again}",
         )
+
+
+def changed_since(place: Repo, copy: Repo) -> list[str]:
+    """What came to a worktree that was ready to go on with after ``copy`` was made of it."""
+    found = trees.edits(place)
+    found += trees.unshown(place, found)
+    return found if copy.ok("cat-file", "-e", trees.head(place)) else [*found, "a commit"]
 
 
 def finish_am(repo: Repo, project: str) -> None:

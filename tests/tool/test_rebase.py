@@ -7,6 +7,7 @@ import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from killing import killed_at
@@ -26,7 +27,7 @@ from synthetic import (
     write,
 )
 
-from nosync import projectfile
+from nosync import projectfile, replaying
 
 TEN = replaced(LINES, 10, "line ten\n")
 CLASH = replaced(LINES, 10, "line X\n")  # upstream's own idea of line 10
@@ -349,6 +350,42 @@ def test_files_in_no_commit_do_not_go_with_the_worktree(clash: World, am: str, n
     else:
         (tree / name).unlink()
     rebase(clash, "--continue")
+
+
+def test_a_stash_does_not_go_with_the_worktree(clash: World) -> None:
+    rebase(clash, "--to", "1.1", code=1)
+    resolve(clash)
+    git(place(clash, "1.1"), "am", "--continue")
+    write(place(clash, "1.1"), {"README.md": "mine\n"})
+    git(place(clash, "1.1"), "stash", "push", "-q")
+    assert "stash pop" in rebase(clash, "--continue", code=2).json["error"]["way_out"]
+    git(place(clash, "1.1"), "stash", "drop", "-q")
+    rebase(clash, "--continue")
+
+
+@pytest.mark.parametrize("how", ["an edit", "a commit"])
+@pytest.mark.parametrize("stops", [False, True])
+def test_work_done_while_a_rebase_goes_on_does_not_go_with_the_worktree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, stops: bool
+) -> None:
+    steps: list[tuple[Files, str]] = [*STEPS, ({"src/demo/gone.py": TEN}, "gone\n")]
+    newer: Files = {"src/demo/core.py": CLASH} | ({"src/demo/gone.py": CLASH} if stops else {})
+    world = world_of(tmp_path, newer, steps)
+    rebase(world, "--to", "1.1", code=1)
+    resolve(world)
+    tree, inner, before = place(world, "1.1"), replaying.replay, world.patch_files()
+
+    def meanwhile(*args: Any) -> Any:
+        write(tree, {"late.txt": "late\n"})
+        if how == "a commit":
+            commit(tree, {}, "late")
+        return inner(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "replay", meanwhile)
+        error = rebase(world, "--continue", code=2).json["error"]
+    assert ("a commit" if how == "a commit" else "late.txt") in error["seen"]
+    assert (tree / "late.txt").exists() and world.patch_files() == before and world.leftovers() == []
 
 
 def test_a_second_start_names_the_operation_and_both_ways_out(clash: World) -> None:
