@@ -39,9 +39,13 @@ torch-sim-bench-env:
 	@scripts/bootstrap bench-torch-sim
 endif
 
-# The interpreter that the trees run on: a path, or a command that the PATH knows.
-located = $(if $(findstring /,$(1)),$(abspath $(1)),$(1))
-NOSYNC_ON = PYTHONPATH=scripts NOSYNC_PYTHON=$(call located,$(1)) $(TOOL_PYTHON) -m nosync
+# One word for the shell, whatever is in it; a checkout may lie in a folder with a space or a quote in its name.
+quoted = '$(subst ','\'',$(1))'
+# The interpreter that the trees run on: a path, made absolute, or a command that the PATH knows. $(abspath) splits at spaces.
+located = $(if $(findstring /,$(1)),$(if $(filter /%,$(firstword $(1))),$(1),$(CURDIR)/$(1)),$(1))
+# $(1) runs the tool, on $(2) run the trees
+NOSYNC_BY = PYTHONPATH=scripts NOSYNC_PYTHON=$(call quoted,$(call located,$(2))) $(call quoted,$(1)) -m nosync
+NOSYNC_ON = $(call NOSYNC_BY,$(TOOL_PYTHON),$(1))
 NOSYNC := $(call NOSYNC_ON,$(LIBS_PYTHON))
 # $(call flag,<value>,<option>): 0, no, false and empty are no
 flag = $(if $(filter-out 0 no false,$(1)),$(2))
@@ -50,7 +54,7 @@ FORCE_FLAG := $(call flag,$(FORCE),--force)
 # every base, unless BASE was given
 ALL_OR_BASE = $(if $(filter file,$(origin BASE)),all,$(BASE))
 SOURCE_FLAG := $(if $(SOURCE),--source $(SOURCE))
-HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(LIBS_PYTHON) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
+HOSTSYNC_TESTS := PYTHONPATH=scripts:tests OMP_NUM_THREADS=1 $(call quoted,$(LIBS_PYTHON)) -m pytest -q -p nosync.hostsync.pytest_plugin tests/hostsync
 
 .DEFAULT_GOAL := help
 .PHONY: help tool-env check-env export-env wheels-env libs torch-sim-bench-env bench-torch-sim apply status test test-tool test-hostsync static check lock drift wheels env bench-report
@@ -73,7 +77,7 @@ test-%: libs tool-env ## rebuild the patched tree of one project, run its own te
 	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(call flag,$(STRICT),--strict) --base $(BASE) $*
 
 test-tool: check-env ## the tests of the tool, on synthetic upstreams
-	@PYTHONPATH=scripts:tests $(CHECK_PYTHON) -m pytest -q -n 2 tests/tool
+	@PYTHONPATH=scripts:tests $(call quoted,$(CHECK_PYTHON)) -m pytest -q -n 2 tests/tool
 
 test-hostsync: libs ## the tests of the host-sync detector
 	@$(HOSTSYNC_TESTS)
@@ -92,17 +96,17 @@ rebase-%: tool-env ## take series to another base: TO=<release or git ref> (S, D
 	  $(call flag,$(DRY),--dry) $*
 
 export-%: export-env ## bundle, branch, patches, text and checklist of each pull request of a project (S; SEND=1 sends)
-	@$(subst $(TOOL_PYTHON) -m,$(EXPORT_PYTHON) -m,$(NOSYNC)) export $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) --series "$(S)" \
+	@$(call NOSYNC_BY,$(EXPORT_PYTHON),$(LIBS_PYTHON)) export $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) --series "$(S)" \
 	  $(call flag,$(SEND),--send) $*
 
 wheels: libs wheels-env ## installable wheels of the patched trees (P), each installed, imported and tested
-	@$(subst $(TOOL_PYTHON) -m,$(WHEELS_PYTHON) -m,$(NOSYNC)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) $(P)
+	@$(call NOSYNC_BY,$(WHEELS_PYTHON),$(LIBS_PYTHON)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --base $(BASE) $(P)
 
 env: libs wheels-env ## build/env/patched: an environment with the wheels of all patched trees
-	@$(subst $(TOOL_PYTHON) -m,$(WHEELS_PYTHON) -m,$(NOSYNC)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --env --base $(BASE) $(P)
+	@$(call NOSYNC_BY,$(WHEELS_PYTHON),$(LIBS_PYTHON)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --env --base $(BASE) $(P)
 
 audit: libs ## host syncs of SCRIPT=<script.py> (ARGS=…) by call site, on a virtual device or a real one
-	@PYTHONPATH=scripts $(LIBS_PYTHON) -m nosync.hostsync.audit $(AUDIT_FLAGS) $(SCRIPT) -- $(ARGS)
+	@PYTHONPATH=scripts $(call quoted,$(LIBS_PYTHON)) -m nosync.hostsync.audit $(AUDIT_FLAGS) $(if $(SCRIPT),$(call quoted,$(SCRIPT))) -- $(ARGS)
 
 audit-%: libs tool-env ## host syncs of a sample step of one project by call site, on the base and the patched tree
 	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*
@@ -121,7 +125,7 @@ bench-torch-sim: torch-sim-bench-env tool-env
 	@$(call NOSYNC_ON,$(TORCH_SIM_BENCH_PYTHON)) $(call BENCH,torch-sim)
 
 static: check-env tool-env ## format, lint, types, pins, patches, workflows
-	@ci/check $(CHECK_PYTHON)
+	@ci/check $(call quoted,$(CHECK_PYTHON))
 	@$(NOSYNC) lint
 
 check: static test-tool ## all of that and the tests of the tool

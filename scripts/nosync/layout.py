@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from nosync.errors import NosyncError
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -54,7 +56,17 @@ class Layout:
 
 
 def find_layout() -> Layout:
-    """The checkout named by NOSYNC_ROOT, else the one this file lies in."""
+    """The checkout named by NOSYNC_ROOT, else the one this file lies in.
+
+    Raises:
+        NosyncError: its path cannot stand in PYTHONPATH, by which the trees are put in front.
+    """
     named = os.environ.get("NOSYNC_ROOT")
-    root = Path(named) if named else Path(__file__).resolve().parents[2]
-    return Layout(root.resolve())
+    root = (Path(named) if named else Path(__file__).parents[2]).resolve()
+    if os.pathsep in str(root):
+        raise NosyncError(
+            f"the checkout's path holds {os.pathsep!r}: {root}",
+            "PYTHONPATH, which names the trees to Python, cannot hold such a path",
+            "move the checkout to a folder without it",
+        )
+    return Layout(root)
