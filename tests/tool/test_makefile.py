@@ -53,5 +53,17 @@ def test_an_interpreter_of_the_users_may_lie_anywhere(checkout: Path) -> None:
     assert make(checkout, "apply", "PYTHON=of my own/python").startswith(f"<{checkout}/of my own/python>")
 
 
+def test_bootstrap_needs_no_home(tmp_path: Path) -> None:
+    """It stops at the stub for uv, and not before."""
+    script(tmp_path / "scripts" / "bootstrap", (TOP / "scripts" / "bootstrap").read_text())
+    script(tmp_path / "bin" / "uv", "#!/bin/sh\n[ \"$1\" = --version ]\n")
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "tool.txt").write_text("")
+    script(tmp_path / "bin" / "python3.12", "#!/bin/sh\n")  # good enough for it
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    done = subprocess.run(["scripts/bootstrap", "tool"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "build/env/tool could not be made" in done.stderr
+
+
 def test_a_script_to_audit_is_one_word(checkout: Path) -> None:
     assert "libs:<my script.py>libs:<-->libs:<1>libs:<2>" in make(checkout, "audit", "SCRIPT=my script.py", "ARGS=1 2")
