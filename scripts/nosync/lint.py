@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from nosync.git import GitFailure, user_git
 from nosync.layout import Layout
 from nosync.patchfile import PatchText, parse, unsafe
 from nosync.projects import Project, load_projects
@@ -22,6 +22,7 @@ def lint(layout: Layout) -> Report:
     """Pins against gitlinks, and every patch against what a mailbox and an upstream reader can take."""
     report = Report("lint", COLUMNS)
     projects = load_projects(layout.projects_file)
+    _line_ends(layout, report)
     for project in projects.values():
         _pin(layout, project, report)
         for series in load_series(layout.patches, project):
@@ -48,8 +49,20 @@ def _pin(layout: Layout, project: Project, report: Report) -> None:
     _add(report, "pin", path, problems)
 
 
+def _line_ends(layout: Layout, report: Report) -> None:
+    """Whether a clone's files are the committed bytes, whatever core.autocrlf says."""
+    asked = ("patches/any.patch", "scripts/any")
+    out = _superproject(layout.root, "check-attr", "text", "--", *asked).splitlines()
+    unset = [line for line in out if line.endswith(": text: unset")]
+    _add(report, "line ends", ".gitattributes", [] if len(unset) == len(asked) else ["it lacks the line '* -text'"])
+
+
 def _superproject(root: Path, *argv: str) -> str:
-    return subprocess.run(["git", *argv], cwd=root, capture_output=True, text=True, check=False).stdout
+    """What git says of the checkout, and nothing where it is no repository."""
+    try:
+        return user_git(root, *argv, anywhere=True)
+    except GitFailure:
+        return ""
 
 
 def _series(project: Project, series: Series, report: Report) -> None:

@@ -241,7 +241,7 @@ class World:
                 lines.append(f'archive = {{ package = "demo", version = "{base.id}", sha256 = "{base.sha256}" }}')
         write(self.root, {"upstream/projects.toml": "\n".join(lines) + "\n" + self.more_projects})
         modules = f'[submodule "upstream/demo"]\n\tpath = upstream/demo\n\turl = {self.url}\n'
-        write(self.root, {".gitmodules": modules, ".gitignore": "/build/\n"})
+        write(self.root, {".gitmodules": modules, ".gitignore": "/build/\n", ".gitattributes": "* -text\n"})
         if not (self.root / ".git").exists():
             git(self.root, "init", "-q", "-b", "main", ".")
         self.record_gitlink(next(base.commit for base in self.bases if base.pinned))

@@ -50,6 +50,16 @@ def test_a_missing_gitlink_is_found(world: World) -> None:
     assert "no gitlink is recorded" in problems(world, "upstream/demo")
 
 
+def test_attributes_that_let_a_clone_change_line_ends_are_found(world: World) -> None:
+    (world.root / ".gitattributes").unlink()
+    assert "'* -text'" in problems(world, ".gitattributes")
+
+
+def test_the_checkout_is_asked_and_not_what_git_dir_names(world: World) -> None:
+    """As inside a git hook."""
+    assert world.run("lint", env={"GIT_DIR": "/nonexistent"}).code == 0
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
