@@ -49,7 +49,14 @@ HERMETIC = (
     "i18n.logOutputEncoding=UTF-8",
     "format.mboxrd=false",
     "protocol.file.allow=always",  # fetches between our own trees
-    "safe.directory=*",  # a checkout owned by another user than the one who builds, as in containers
+)
+# The global configuration of our repositories. A fetch asks git in the other tree too, and no -c setting gets there.
+GLOBAL = Path(__file__).with_name("gitconfig")
+
+# What must not depend on the user, in the user's own configuration.
+OURS = (
+    "core.hooksPath=/dev/null",  # a hook that fails is no broken network
+    "safe.directory=*",  # as in `gitconfig`
 )
 
 # Highest precedence of all attribute files: bytes in, bytes out, whatever upstream's .gitattributes says. '!diff'
@@ -117,7 +124,7 @@ def hermetic_environment(ceiling: Path) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_GLOBAL": str(GLOBAL),
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CEILING_DIRECTORIES": str(ceiling),
         "GIT_TERMINAL_PROMPT": "0",
@@ -208,7 +215,8 @@ def user_git(
         raise NosyncError(f"{cwd} is not a git repository of its own", "its submodule is not initialised", "make apply")
     env = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "GIT_CEILING_DIRECTORIES": str(cwd.resolve().parent)}
-    settings = ["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=10"] if timeout_settings else []
+    settings = [part for setting in OURS for part in ("-c", setting)]
+    settings += ["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=10"] if timeout_settings else []
     if timeout_settings:
         env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=10")
     words = settings + list(argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import tarfile
 import time
@@ -16,6 +17,7 @@ from conftest import cached
 from synthetic import (
     BASE_FILES,
     BaseEntry,
+    Script,
     World,
     archive,
     commit,
@@ -25,6 +27,7 @@ from synthetic import (
     new_repo,
     recorded_git,
     sha256,
+    write,
 )
 
 from nosync.layout import Layout
@@ -459,3 +462,29 @@ def test_download_is_safe_to_call_twice(offline: World) -> None:
     entry = Archive("demo", "1.0", offline.bases[0].sha256)
     assert archives.download(layout, entry) == archives.download(layout, entry)
     assert json.loads(offline.run("status", "demo", "--json").out)["exit"] == 0
+
+
+# ---- whose files, whose settings -----------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_files_of_another_user_are_taken_as_they_are(world: World) -> None:
+    """As in a container. git's own advice, a global setting, would not reach the trees."""
+    _give_away(world.root)
+    world.apply()
+    _give_away(world.tree("base"))
+    shutil.rmtree(world.tree())
+    world.apply()
+
+
+def _give_away(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+
+
+def test_a_hook_of_the_users_that_fails_does_not_hide_the_repository(world: World, tmp_path: Path) -> None:
+    """As git-lfs' does where its program is not installed."""
+    write(tmp_path, {"hooks/post-checkout": Script(b"#!/bin/sh\nexit 1\n")})
+    write(tmp_path, {"home/.gitconfig": f"[core]\n\thooksPath = {tmp_path}/hooks\n"})
+    world.environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "home")}
+    assert world.apply().row(series="alpha")["source"] == "git"
