@@ -7,6 +7,7 @@ proxies and credentials must count.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -82,6 +83,17 @@ class GitFailure(NosyncError):
     def __init__(self, argv: Sequence[str], code: int, out: str, err: str) -> None:
         super().__init__(f"git {' '.join(argv)[:200]}: exit {code}", "", "", err or out)
         self.argv, self.code, self.out, self.err = list(argv), code, out, err
+
+    @property
+    def reason(self) -> str:
+        """The line of git's words that says most."""
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        fatal = [line for line in lines if line.startswith(("fatal: ", "error: "))]
+        return (fatal or lines or [f"exit {self.code}"])[-1]
+
+    @property
+    def full_disk(self) -> bool:
+        return os.strerror(errno.ENOSPC) in self.err
 
 
 def _run(argv: list[str], cwd: Path, env: Mapping[str, str], data: bytes | None) -> tuple[int, bytes, bytes]:

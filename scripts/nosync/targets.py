@@ -94,10 +94,10 @@ def _ref(layout: Layout, project: Project, word: str) -> Base:
     )
     if not reason:
         try:
-            user_git(folder, "fetch", "-q", "--filter=blob:none", "origin", word, timeout_settings=True)
+            submodule.fetch(folder, word)
             commit = user_git(folder, "rev-parse", "FETCH_HEAD^{commit}").strip()
         except GitFailure as failure:
-            reason = (failure.err.strip().splitlines() or [failure.seen])[-1]
+            reason = failure.reason
         else:
             tag = re.fullmatch(r"v?(\d+(?:\.\d+)+\S*)", word)
             return Base(tag.group(1) if tag else commit[:12], commit, None, False)

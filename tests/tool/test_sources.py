@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import cached
@@ -30,6 +31,7 @@ from synthetic import (
     write,
 )
 
+from nosync import git as nosync_git
 from nosync.layout import Layout
 from nosync.projects import Archive
 from nosync.sources import archive as archives
@@ -488,3 +490,26 @@ def test_a_hook_of_the_users_that_fails_does_not_hide_the_repository(world: Worl
     write(tmp_path, {"home/.gitconfig": f"[core]\n\thooksPath = {tmp_path}/hooks\n"})
     world.environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "home")}
     assert world.apply().row(series="alpha")["source"] == "git"
+
+
+def test_a_full_disk_is_no_broken_network(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = nosync_git._run
+
+    def full(argv: list[str], *rest: Any) -> tuple[int, bytes, bytes]:
+        return (128, b"", b"fatal: write error: No space left on device\n") if "clone" in argv else run(argv, *rest)
+
+    monkeypatch.setattr(nosync_git, "_run", full)
+    error = world.apply(code=2).json["error"]
+    assert (error["cause"], error["way_out"]) == ("a full disk", "free some space")
+
+
+def test_a_clone_that_fails_half_way_is_no_repository_out_of_reach(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = nosync_git._run
+
+    def odd(argv: list[str], *rest: Any) -> tuple[int, bytes, bytes]:
+        return (128, b"", b"fatal: something odd\n") if "clone" in argv else run(argv, *rest)
+
+    monkeypatch.setattr(nosync_git, "_run", odd)
+    assert "could not be cloned (fatal: something odd)" in world.apply("--source", "git", code=2).json["error"]["seen"]

@@ -85,7 +85,8 @@ def obtain(layout: Layout, project: Project, base: Base, wanted: str = "", ask_a
 
 def _cannot_be_had(project: Project, base: Base, reason: str, way_out: str) -> Unreachable:
     again = f"make apply P={project.name} BASE={base.id}      # asks the network again"
-    return Unreachable(f"{project.name} {base.id} cannot be had: {reason}", "no network", way_out + again)
+    cause = "no network, where no other reason is named"
+    return Unreachable(f"{project.name} {base.id} cannot be had: {reason}", cause, way_out + again)
 
 
 def _why_not_git(layout: Layout, project: Project, base: Base, ask_again: bool) -> str:

@@ -74,7 +74,7 @@ def _pack(folder: Path, entries: list[str]) -> bytes:
 def _has(folder: Path, commit: str) -> bool:
     try:
         # A partial clone would fetch a missing commit here, one object at a time; the fetch below does better.
-        user_git(folder, "-c", "remote.origin.promisor=false", "cat-file", "-e", commit + "^{commit}")
+        user_git(folder, "-c", f"remote.{remote(folder)}.promisor=false", "cat-file", "-e", commit + "^{commit}")
     except GitFailure:
         return False
     return True
@@ -92,15 +92,14 @@ def _missing(folder: Path, commit: str, paths: tuple[str, ...]) -> bool:
 def _fetch(layout: Layout, project: Project, commit: str, what: str) -> str:
     folder = layout.submodule(project.name)
     try:
-        user_git(folder, "ls-remote", "-q", "origin", "HEAD", timeout_settings=True, within=_ANSWER)
+        user_git(folder, "ls-remote", "-q", remote(folder), "HEAD", timeout_settings=True, within=_ANSWER)
         if not _has(folder, commit):
-            user_git(folder, "fetch", "-q", "--filter=blob:none", "origin", commit, timeout_settings=True)
+            fetch(folder, commit)
         _pack(folder, _entries(folder, commit, project.paths))  # in a thin clone this brings the blobs, all at once
     except GitFailure as failure:
-        reason = (
-            f"commit {commit[:12]} is not whole in upstream/{folder.name} and could not be fetched ({_last(failure)})"
-        )
-        return unreachable.remember(layout, what, reason)
+        _refuse_full_disk(folder, failure)
+        why = f"could not be fetched ({failure.reason})"
+        return unreachable.remember(layout, what, f"commit {commit[:12]} is not whole in upstream/{folder.name} and {why}")
     unreachable.forget(layout, what)
     return ""
 
@@ -109,30 +108,51 @@ def _initialise(layout: Layout, project: Project) -> str:
     """Clone into a scratch folder, at the pinned commit, then move it to the submodule's place."""
     url, folder = project.url, layout.submodule(project.name)
     clone = scratch.fresh(layout, f"clone-{project.name}")
+    failed = "could not be reached"
     try:
         user_git(clone.parent, "ls-remote", "-q", url, "HEAD", timeout_settings=True, anywhere=True, within=_ANSWER)
         progress(f"{project.name}: cloning {url} (no blobs but those of {len(project.paths)} paths)")
-        user_git(
-            clone.parent, "clone", "-q", "--filter=blob:none", "--no-checkout", url, str(clone),
-            timeout_settings=True, anywhere=True,
-        )  # fmt: skip
-        (clone / ".git" / "info").mkdir(exist_ok=True)
-        (clone / ".git" / "info" / "attributes").write_text(BYTE_EXACT)  # or it may look edited from the start
-        user_git(clone, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in project.paths))
-        if project.pinned.commit:
-            if not _has(clone, project.pinned.commit):
-                user_git(
-                    clone, "fetch", "-q", "--filter=blob:none", "origin", project.pinned.commit, timeout_settings=True
-                )
-            user_git(clone, "-c", "advice.detachedHead=false", "checkout", "-q", "--detach", project.pinned.commit)
+        failed = "answered, but could not be cloned"
+        _clone(project, clone)
     except GitFailure as failure:
         shutil.rmtree(clone, ignore_errors=True)
-        return unreachable.remember(layout, url, f"{url} could not be reached ({_last(failure)})")
+        _refuse_full_disk(clone, failure)
+        return unreachable.remember(layout, url, f"{url} {failed} ({failure.reason})")
     unreachable.forget(layout, url)
     folder.mkdir(parents=True, exist_ok=True)
     os.rename(clone, folder)  # onto the empty folder of the gitlink
     _absorb(layout.root, folder)
     return ""
+
+
+def _clone(project: Project, clone: Path) -> None:
+    user_git(
+        clone.parent, "clone", "-q", "--filter=blob:none", "--no-checkout", "-o", "origin", project.url, str(clone),
+        timeout_settings=True, anywhere=True,
+    )  # fmt: skip
+    (clone / ".git" / "info").mkdir(exist_ok=True)
+    (clone / ".git" / "info" / "attributes").write_text(BYTE_EXACT)  # or it may look edited from the start
+    user_git(clone, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in project.paths))
+    if commit := project.pinned.commit:
+        if not _has(clone, commit):
+            fetch(clone, commit)
+        user_git(clone, "-c", "advice.detachedHead=false", "checkout", "-q", "--detach", commit)
+
+
+def fetch(folder: Path, what: str) -> None:
+    """A ref or commit of upstream, without blobs, as FETCH_HEAD."""
+    user_git(folder, "fetch", "-q", "--filter=blob:none", remote(folder), what, timeout_settings=True)
+
+
+def remote(folder: Path) -> str:
+    """The remote of a submodule: ``origin``, or what the user's own clone calls it (clone.defaultRemoteName)."""
+    names = user_git(folder, "remote").split()
+    return "origin" if "origin" in names or not names else names[0]
+
+
+def _refuse_full_disk(folder: Path, failure: GitFailure) -> None:
+    if failure.full_disk:
+        raise NosyncError(f"{folder} could not be written", "a full disk", "free some space", failure.err) from None
 
 
 def _absorb(root: Path, folder: Path) -> None:
@@ -141,9 +161,3 @@ def _absorb(root: Path, folder: Path) -> None:
         relative = folder.relative_to(root).as_posix()
         user_git(root, "submodule", "-q", "init", relative)
         user_git(root, "submodule", "absorbgitdirs", relative)
-
-
-def _last(failure: GitFailure) -> str:
-    lines = [line for line in failure.err.splitlines() if line.strip()]
-    fatal = [line for line in lines if line.startswith(("fatal: ", "error: "))]
-    return (fatal or lines or [f"exit {failure.code}"])[-1]
