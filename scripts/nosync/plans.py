@@ -75,7 +75,7 @@ def prepare(layout: Layout, plan: Plan) -> Repo:
         raise NosyncError(
             f"{bad[0].series}/{bad[0].file}, which lies below, does not fit {plan.target.base.id}: {bad[0].detail}",
             "that series has to be taken there first",
-            f"make rebase-{plan.target.project.name} TO={plan.target.base.id} S={bad[0].series}",
+            f"make rebase-{plan.target.project.name} TO={plan.target.to} S={bad[0].series}",
         )
     for base in {each.written_for.id for each in plan.moved if each.written_for}:
         trees.fetch(repo, layout.tree("base", plan.target.project.name, base), trees.BASE, f"{replaying.BASES}/{base}")

@@ -31,6 +31,12 @@ class Target:
     base: Base
     known: bool
 
+    @property
+    def to(self) -> str:
+        """What TO= takes for it: upstream's host gives a commit by its full id alone."""
+        commit = self.base.commit
+        return commit if not self.known and commit.startswith(self.base.id) else self.base.id
+
 
 def find(layout: Layout, project: Project, word: str) -> Target:
     """The base that ``word`` names: a base's id, ``latest``, a release, a tag, a branch or a commit.

@@ -524,10 +524,38 @@ def test_a_name_that_is_nothing_says_what_it_may_be(world: World) -> None:
     assert "no base, no release and no git ref" in result.err
 
 
+def test_a_remote_may_have_any_name(clash: World, tmp_path: Path) -> None:
+    """clone.defaultRemoteName, for our own clone and for one of the user's."""
+    write(tmp_path, {"home/.gitconfig": "[clone]\n\tdefaultRemoteName = up\n"})
+    clash.environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "home")}
+    clash.apply()
+    commit(clash.upstream, {"src/demo/new.py": "1\n"}, "later")
+    assert clash.run("rebase", "demo", "--to", "main", "--dry", "--json").json["rows"]
+    git(clash.root / "upstream/demo", "remote", "rename", "origin", "mine")
+    assert clash.run("rebase", "demo", "--to", "main", "--dry", "--json").json["rows"]
+
+
+def test_what_git_says_of_a_ref_that_is_not_there_is_named(clash: World) -> None:
+    clash.apply()
+    error = clash.run("rebase", "demo", "--to", "lost", "--json").json["error"]
+    assert "fatal: couldn't find remote ref lost" in error["cause"]
+
+
 def test_the_oldest_base_has_nothing_before_it(world: World) -> None:
     result = world.run("rebase", "demo", "--to", "1.0")
     assert result.code == 2
     assert "the oldest base" in result.err
+
+
+def test_the_commands_named_for_a_git_ref_can_be_typed(world: World, tmp_path: Path) -> None:
+    """A commit can be fetched by its full id alone."""
+    clone = tmp_path / "with-a-clash"
+    git(tmp_path, "clone", "-q", str(world.upstream), str(clone))
+    tip = commit(clone, {"src/demo/core.py": CLASH}, "a clash")
+    world.url, world.bases = f"file://{clone}", world.bases[:1]
+    world.save()
+    error = world.run("rebase", "demo", "--to", "main", "--series", "beta", "--dry", "--json").json["error"]
+    assert f"TO={tip} S=alpha" in error["way_out"]
 
 
 # ---- killed ----
