@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -74,14 +75,30 @@ _REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECT
                 "GIT_CEILING_DIRECTORIES")  # fmt: skip
 
 
+# What git says of a repository that it cannot read (a cut-off write, a damaged disk, a hand in .git).
+_DAMAGE = re.compile(
+    r"not a git repository|index file (corrupt|smaller)|bad (index file|signature|config|tree object|object)"
+    r"|bad config line|(object file|loose object|packed object) .*(is empty|corrupt)|broken (ref|link)|inflate: data stream"
+    r"|unable to (read|parse|unpack) |fatal: unknown index entry"
+)
+
+
 class GitFailure(NosyncError):
     """A git command that exited non-zero: ``argv``, ``code``, ``out`` and ``err`` as text.
 
     Callers that know what a failure means catch it; one that nobody expected ends the run like any other error.
+
+    Args:
+        tree: The tree that it ran in, where that is one of ours.
     """
 
-    def __init__(self, argv: Sequence[str], code: int, out: str, err: str) -> None:
-        super().__init__(f"git {' '.join(argv)[:200]}: exit {code}", "", "", err or out)
+    def __init__(self, argv: Sequence[str], code: int, out: str, err: str, tree: Path | None = None) -> None:
+        cause = way_out = ""
+        self.damaged = bool(tree and _DAMAGE.search(err))
+        if self.damaged:
+            cause = f"the git repository of {tree} is damaged; its files are still there"
+            way_out = f"mv {tree} {tree}.damaged      # and look there for what you need\nmake apply"
+        super().__init__(f"git {' '.join(argv)[:200]}: exit {code}", cause, way_out, err or out)
         self.argv, self.code, self.out, self.err = list(argv), code, out, err
 
     @property
@@ -203,7 +220,8 @@ class Repo:
         full_env = hermetic_environment(self.path.parent) | dict(env or {})
         code, out, err = _run(settings + argv, self.path, full_env, data)
         if code:
-            raise GitFailure(argv, code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+            words = (out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+            raise GitFailure(argv, code, *words, self.path)
         return out
 
 

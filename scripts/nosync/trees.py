@@ -87,14 +87,22 @@ class Record:
 
 
 def read_record(repo: Repo) -> Record | None:
-    """The tree's record, or None where there is no tree or none that this version can read."""
+    """The tree's record, or None where there is no tree or none that this version can read.
+
+    Raises:
+        GitFailure: the tree's repository is damaged.
+    """
     if not repo.exists():
         return None
     try:
         body: dict[str, Any] = json.loads(repo.git("cat-file", "blob", RECORD))
         body["patches"] = [PatchState(**entry) for entry in body["patches"]]
         return Record(**body)
-    except (GitFailure, ValueError, TypeError, KeyError):
+    except GitFailure as failure:
+        if failure.damaged:
+            raise
+        return None
+    except (ValueError, TypeError, KeyError):
         return None
 
 

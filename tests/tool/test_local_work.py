@@ -349,3 +349,23 @@ def test_clean_refuses_local_work_and_kept_refs_and_force_removes(applied: World
     assert not applied.tree().exists() and not applied.tree("base").exists()
     assert applied.leftovers() == []
     assert applied.run("clean", "demo", "--json").json["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        (".git/HEAD", b"garbage\n"),
+        (".git/index", b"garbage"),
+        (".git/index", b"DIRC" + b"\1" * 60),
+        (".git/config", b"[\n"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("apply",), ("clean", "demo"), ("refresh", "demo"), ("status",)])
+def test_a_damaged_repository_is_named_with_a_way_out_that_loses_no_file(
+    applied: World, file: str, data: bytes, verb: tuple[str, ...]
+) -> None:
+    (applied.tree() / file).write_bytes(data)
+    error = applied.run(*verb, "--json").json["error"]
+    assert "is damaged" in error["cause"] and f"mv {applied.tree()} {applied.tree()}.damaged" in error["way_out"]
+    applied.tree().rename(f"{applied.tree()}.damaged")
+    applied.apply()
