@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nosync import history
 from nosync.errors import NosyncError
 from nosync.git import GitFailure, Repo
 from nosync.patchfile import ZERO, FileDiff, PatchText, blob_id, blobs, parse, unsafe
@@ -118,24 +119,13 @@ def _compare(item: Item, commit: str, made: dict[str, tuple[str, str]]) -> Patch
 
 def _blobs(repo: Repo, start: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Per commit since ``start``, oldest first: path to (blob before, blob after)."""
-    out = repo.git(
-        "log",
-        "--reverse",
-        "--topo-order",
-        "--raw",
-        "--no-abbrev",
-        "--no-renames",
-        "-z",
-        "--format=%x01%H",
-        f"{start}..HEAD",
-    )
-    found: dict[str, dict[str, tuple[str, str]]] = {}
-    for block in out.split("\x01")[1:]:
-        fields = block.split("\0")
-        commit, rest = fields[0].strip(), [field for field in fields[1:] if field]
-        pairs = zip(rest[::2], rest[1::2], strict=True)
-        found[commit] = {path: tuple(raw.split(" ")[2:4]) for raw, path in pairs}  # type: ignore[misc]
-    return found
+    found = history.entries(repo, f"{start}..HEAD", raw=True)
+    return {entry.id: {path: _pair(raw) for path, raw in entry.raw.items()} for entry in found}
+
+
+def _pair(raw: str) -> tuple[str, str]:
+    _, _, old, new, _ = raw.split(" ")
+    return old, new
 
 
 def _one_by_one(repo: Repo, todo: list[Item], scratch: Path) -> list[PatchState]:

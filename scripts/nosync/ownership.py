@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nosync import trees
+from nosync import history, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.series import Cell
@@ -86,9 +86,9 @@ def _with_origins(tree: Repo, record: Record) -> list[Commit]:
     """The tree's commits with the patch each came from: the same commit, else the same author, date and subject, else
     the same subject or the same author and date, where only one patch has it. No two commits come from one patch."""
     states = {state.commit: state for state in record.patches if state.commit}
-    open_origins = _described(tree, [f"{trees.BASE}..{trees.APPLIED}"])
+    open_origins = _described(tree, trees.APPLIED)
     open_origins = [replace(commit, origin=states[commit.id]) for commit in open_origins if commit.id in states]
-    commits = _described(tree, [f"{trees.BASE}..HEAD"])
+    commits = _described(tree, "HEAD")
     for key in (_by_id, _by_all, _by_subject, _by_author):
         waiting: dict[object, list[Commit]] = {}
         for origin in open_origins:
@@ -117,10 +117,9 @@ def _by_author(commit: Commit) -> object:
     return commit.author
 
 
-def _described(tree: Repo, what: list[str]) -> list[Commit]:
-    out = tree.git("log", "--reverse", "--topo-order", "--format=%x01%H%x00%an%x00%ae%x00%at%x00%s", *what)
-    fields = [block.rstrip("\n").split("\0") for block in out.split("\x01")[1:]]
-    return [Commit(commit, (name, mail, when), subject) for commit, name, mail, when, subject in fields]
+def _described(tree: Repo, tip: str) -> list[Commit]:
+    found = history.entries(tree, f"{trees.BASE}..{tip}", "%an", "%ae", "%at", "%s")
+    return [Commit(entry.id, entry.fields[:3], entry.fields[3]) for entry in found]
 
 
 def untouched(tree: Repo, record: Record, owners: list[tuple[Commit, str]]) -> set[str]:
@@ -134,12 +133,10 @@ def untouched(tree: Repo, record: Record, owners: list[tuple[Commit, str]]) -> s
     return same
 
 
-def _changes(tree: Repo, tip: str) -> dict[str, str]:
-    """Per commit above the base: author, message and the blobs before and after, as one text."""
-    form = "--format=%x01%H%x00%an%x00%ae%x00%aI%x00%B"
-    out = tree.git("log", "--raw", "--no-abbrev", "--no-renames", form, f"{trees.BASE}..{tip}")
-    pairs = [block.split("\0", 1) for block in out.split("\x01")[1:]]
-    return {commit: content.rstrip("\n") for commit, content in pairs}
+def _changes(tree: Repo, tip: str) -> dict[str, object]:
+    """Per commit above the base: author, message and the blobs before and after."""
+    found = history.entries(tree, f"{trees.BASE}..{tip}", "%an", "%ae", "%aI", "%B", raw=True)
+    return {entry.id: (entry.fields, entry.raw) for entry in found}
 
 
 def with_staying(record: Record, states: list[PatchState], todo: list[Cell], staying: set[str]) -> list[PatchState]:

@@ -11,7 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from nosync import building, lock, mailbox, ownership, patchfolder, scratch, trees
+from nosync import building, history, lock, mailbox, ownership, patchfolder, scratch, trees
 from nosync.errors import NosyncError
 from nosync.git import Repo
 from nosync.layout import Layout
@@ -142,20 +142,17 @@ def _refuse_unready(project: Project, base: Base, tree: Repo, record: Record, to
 def _refuse_unwritable(tree: Repo, source: Source) -> None:
     """Refuse commits that touch what a patch must not, or what this source cannot carry."""
     _refuse_unprintable(tree)
-    out = tree.git("log", "--raw", "--no-renames", "-z", "--format=%x01%h", f"{trees.BASE}..HEAD")
-    for block in out.split("\x01")[1:]:
-        commit, *fields = block.split("\0")
-        pairs = [field.strip("\n") for field in fields if field.strip("\n")]
-        for raw, path in zip(pairs[::2], pairs[1::2], strict=True):
+    for commit in history.entries(tree, f"{trees.BASE}..HEAD", raw=True):
+        for path, raw in commit.raw.items():
             if "160000" in raw[:14]:  # either mode of ':old new …'
                 raise NosyncError(
-                    f"commit {commit.strip()} of {tree.path} holds {path} as a submodule",
+                    f"commit {commit.id[:12]} of {tree.path} holds {path} as a submodule",
                     "a git repository lies in the tree and was added as it is",
                     f"git -C {tree.path} rebase -i {trees.BASE}",
                 )
             if source.absent and path.startswith(source.absent):
                 raise NosyncError(
-                    f"commit {commit.strip()} of {tree.path} touches {path}, which the archive lacks",
+                    f"commit {commit.id[:12]} of {tree.path} touches {path}, which the archive lacks",
                     "this tree was made from an archive, and so cannot say what upstream has there",
                     f"make apply P={source.project.name} BASE={source.base.id} SOURCE=git FORCE=1\n"
                     f"git -C {tree.path} cherry-pick <the kept commit>",

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nosync import scratch
+from nosync import history, scratch
 from nosync.errors import NosyncError
 from nosync.git import IGNORED, GitFailure, Repo
 from nosync.layout import Layout
@@ -153,13 +153,10 @@ def commits(repo: Repo, since: str = BASE, until: str = "HEAD") -> list[str]:
     return repo.git("rev-list", "--reverse", "--topo-order", f"{since}..{until}").split()
 
 
-def contents(repo: Repo) -> list[tuple[str, str]]:
+def contents(repo: Repo) -> list[tuple[str, tuple[str, ...]]]:
     """(commit, all of it that a patch carries) of the series' commits, oldest first."""
-    out = repo.git(
-        "log", "--reverse", "--topo-order", "--format=%x01%H%x00%T%x00%an%x00%ae%x00%aI%x00%B", f"{BASE}..HEAD"
-    )
-    pairs = [block.rstrip("\n").split("\0", 1) for block in out.split("\x01")[1:]]
-    return [(commit, content) for commit, content in pairs]
+    found = history.entries(repo, f"{BASE}..HEAD", "%T", "%an", "%ae", "%aI", "%B")
+    return [(entry.id, (*entry.fields[:-1], entry.fields[-1].rstrip("\n"))) for entry in found]
 
 
 # ---- one-job predicates about a tree's state -----------------------------------------------------

@@ -236,6 +236,26 @@ def refused(world: World, *more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
+    "message", ["core: \1 ten\n", "core: ten\n\n\1abc\n", "core: ten\n\n:100644 in\n:100644 out\n"]
+)
+def test_any_byte_in_a_message_survives_or_is_refused(applied: World, message: str) -> None:
+    applied.edit_commit(0, {}, message)
+    result = applied.run("refresh", "demo", "--json")
+    if result.code:
+        assert "does not survive the way through a patch file" in result.json["error"]["seen"]
+    else:
+        assert "nothing to do" in applied.apply().json["notes"][0]
+
+
+@pytest.mark.parametrize("name", ["src/\n", "src/\1", "src/\n:1"])
+def test_any_byte_in_the_name_of_a_file_survives(applied: World, name: str) -> None:
+    commit(applied.tree(), {name: "1\n"}, "add a file\n")
+    applied.refresh()
+    assert "nothing to do" in applied.apply().json["notes"][0]
+    assert (applied.tree() / name).read_text() == "1\n"
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "subject\n\nbody\n---\nmore\n",
