@@ -513,3 +513,11 @@ def test_a_clone_that_fails_half_way_is_no_repository_out_of_reach(
 
     monkeypatch.setattr(nosync_git, "_run", odd)
     assert "could not be cloned (fatal: something odd)" in world.apply("--source", "git", code=2).json["error"]["seen"]
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/simple", "not-a-url"])
+@pytest.mark.parametrize("verb", [("drift", "demo"), ("rebase", "demo", "--to", "7.7"), ("apply", "demo")])
+def test_an_index_that_cannot_be_asked_is_an_error_in_words(world: World, address: str, verb: tuple[str, ...]) -> None:
+    world.cut_off()
+    result = world.run(*verb, "--json", env={"UV_DEFAULT_INDEX": address})
+    assert result.code == 2 and result.json["error"]["way_out"]

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from unearth import Package, PackageFinder
 
 
+_OTHER_INDEX = "set PIP_INDEX_URL to an index that has it"
+
+
 def fill(layout: Layout, archive: Archive, repo: Repo) -> None:
     """Unpack the archive into a fresh repository and add every file of it to the index."""
     file = download(layout, archive)
@@ -86,25 +89,32 @@ def _check(file: Path, archive: Archive) -> None:
 
 def newest(package: str) -> Archive:
     """The newest release of a package that has a source archive, as the user's index lists it."""
-    from unearth import PackageFinder
-
-    for found in _listed(_finder(PackageFinder, package).find_matches(package), package):
+    for found in _ask(package, package, package):
         return found
-    raise NosyncError(f"the index lists no source archive of {package}", "no network, or a mirror of wheels only", "")
+    raise NosyncError(
+        f"the index lists no source archive of {package}", "no network, or a mirror of wheels only", _OTHER_INDEX
+    )
 
 
 def release(package: str, version: str) -> Archive | None:
     """That release's source archive as the user's index lists it, or None where it lists none with a hash."""
+    found = _ask(
+        package, f"{package}=={version}", f"{package} {version}", allow_yanked=True, allow_prereleases=True
+    )
+    return next(found, None)
+
+
+def _ask(package: str, wish: str, name: str, **allow: bool) -> Iterator[Archive]:
     from unearth import PackageFinder
 
-    finder = _finder(PackageFinder, package)
     try:
-        matches = finder.find_matches(f"{package}=={version}", allow_yanked=True, allow_prereleases=True)
+        matches = list(_finder(PackageFinder, package).find_matches(wish, **allow))
     except Exception as error:  # unearth lets its HTTP library's exceptions through
         raise Unreachable(
-            f"the package index could not be asked for {package} {version}: {error}", "no network"
-        ) from None
-    return next(_listed(matches, package), None)
+            f"the package index could not be asked for {name}: {error}", "no network, or an index's address is wrong",
+            _OTHER_INDEX,
+        ) from None  # fmt: skip
+    return _listed(matches, package)
 
 
 def _listed(matches: Iterable[Package], package: str) -> Iterator[Archive]:
@@ -156,8 +166,8 @@ def _fetch(archive: Archive, folder: Path) -> Path:
     from unearth.errors import UnpackError
 
     wish = f"{archive.package}=={archive.version}"
-    finder = _finder(PackageFinder, archive.package)
     try:
+        finder = _finder(PackageFinder, archive.package)
         for package in finder.find_matches(wish, allow_yanked=True, allow_prereleases=True):
             if package.link.filename.endswith(".tar.gz"):
                 # its hash is checked by the caller, whose words for a wrong one are better
@@ -172,7 +182,7 @@ def _fetch(archive: Archive, folder: Path) -> Path:
     raise Unreachable(
         f"the index has no source archive of {wish}",
         "a mirror that carries wheels only, or an index that cannot be reached",
-        "set PIP_INDEX_URL to an index that has it",
+        _OTHER_INDEX,
     )
 
 
