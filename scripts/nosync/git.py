@@ -78,8 +78,8 @@ _REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECT
 # What git says of a repository that it cannot read (a cut-off write, a damaged disk, a hand in .git).
 _DAMAGE = re.compile(
     r"not a git repository|index file (corrupt|smaller)|bad (index file|signature|config|tree object|object)"
-    r"|bad config line|(object file|loose object|packed object) .*(is empty|corrupt)|broken (ref|link)|inflate: data stream"
-    r"|unable to (read|parse|unpack) |fatal: unknown index entry"
+    r"|bad config line|(object file|loose object|packed object) .*(is empty|corrupt)|broken (ref|link)"
+    r"|inflate: data stream|unable to (read|parse|unpack) |fatal: unknown index entry"
 )
 
 

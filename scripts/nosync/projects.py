@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nosync import tomlfile
 from nosync.errors import NosyncError
+from nosync.tomlfile import FieldError, field, strings
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Project:
     not_in_archive: tuple[str, ...]
     bases: tuple[Base, ...]
     own_tests: OwnTests
-    extra: dict[str, Any] = field(default_factory=dict, compare=False)
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     def package(self, source_root: Path) -> Path:
         """Where its package lies in a source root: a folder, or a module's file without the suffix."""
@@ -127,17 +129,17 @@ def load_projects(file: Path) -> dict[str, Project]:
     Raises:
         NosyncError: the file is missing, is not TOML, or lacks a field.
     """
+    way_out = f"git diff {file.parent.name}/{file.name}"
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = tomlfile.load(file, way_out)
     except FileNotFoundError:
         raise NosyncError(
             f"{file} is missing", "not run from a checkout of the monorepo", "cd to the checkout"
         ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise NosyncError(
-            f"{file} is not valid TOML: {error}", "a slip while editing", f"git diff {file.name}"
-        ) from None
-    return {name: _project(name, body, file) for name, body in table.items()}
+    try:
+        return {name: _project(name, tomlfile.field(table, name, dict)) for name in table}
+    except ValueError as error:
+        raise NosyncError(f"{file}: {error}", "a slip while editing", way_out) from None
 
 
 def choose(projects: dict[str, Project], name: str | None) -> list[Project]:
@@ -149,48 +151,52 @@ def choose(projects: dict[str, Project], name: str | None) -> list[Project]:
     return [projects[name]]
 
 
-def _project(name: str, body: dict[str, Any], file: Path) -> Project:
+def _project(name: str, body: dict[str, Any]) -> Project:
     try:
-        bases = tuple(_base(entry) for entry in body["bases"])
-        project = Project(
-            name=name,
-            url=body["url"],
-            licence=body["licence"],
-            import_name=body["import"],
-            source_root=body["source_root"],
-            paths=tuple(body["paths"]),
-            not_in_archive=tuple(body.get("not_in_archive", ())),
-            bases=bases,
-            own_tests=_own_tests(body.get("own_tests", {})),
-            extra={key: body[key] for key in body.keys() - _KNOWN},
-        )
-    except (KeyError, TypeError) as error:
-        raise NosyncError(f"{file}: [{name}] lacks or misspells {error}", "a slip while editing", "") from None
-    if sum(base.pinned for base in bases) != 1:
-        raise NosyncError(f"{file}: [{name}] must have exactly one pinned base", "a slip while editing", "")
-    for base in bases:
+        project = _read(name, body)
+    except (FieldError, TypeError) as error:
+        raise ValueError(f"[{name}]: {error}") from None
+    if sum(base.pinned for base in project.bases) != 1:
+        raise ValueError(f"[{name}] must have exactly one pinned base")
+    for base in project.bases:
         if base.commit and not re.fullmatch(r"[0-9a-f]{40}", base.commit):
-            raise NosyncError(f"{file}: [{name}] base {base.id}: {base.commit!r} is not a full commit id", "", "")
+            raise ValueError(f"[{name}] base {base.id}: {base.commit!r} is not a full commit id")
     return project
 
 
 _KNOWN = {"url", "licence", "import", "source_root", "paths", "not_in_archive", "bases", "own_tests"}
 
 
+def _read(name: str, body: dict[str, Any]) -> Project:
+    return Project(
+        name=name,
+        url=field(body, "url", str),
+        licence=field(body, "licence", str),
+        import_name=field(body, "import", str),
+        source_root=field(body, "source_root", str),
+        paths=strings(body, "paths"),
+        not_in_archive=strings(body, "not_in_archive", ()),
+        bases=tuple(_base(entry) for entry in tomlfile.tables(body, "bases")),
+        own_tests=_own_tests(field(body, "own_tests", dict, {})),
+        extra={key: body[key] for key in body.keys() - _KNOWN},
+    )
+
+
 def _base(entry: dict[str, Any]) -> Base:
-    archive = Archive(**entry["archive"]) if "archive" in entry else None
-    differs = tuple(entry.get("archive_differs", ()))
-    return Base(entry["id"], entry.get("commit", ""), archive, bool(entry.get("pinned", False)), differs)
+    named = tomlfile.table_of_strings(entry, "archive")
+    archive = Archive(**named) if named else None
+    commit, pinned = field(entry, "commit", str, ""), field(entry, "pinned", bool, False)
+    return Base(field(entry, "id", str), commit, archive, pinned, strings(entry, "archive_differs", ()))
 
 
 def _own_tests(body: dict[str, Any]) -> OwnTests:
     return OwnTests(
-        cpu=tuple(body.get("cpu", ())),
-        gpu=tuple(body.get("gpu", ())),
-        folder=body.get("folder", "."),
-        pythonpath=tuple(body.get("pythonpath", ())),
-        environment=dict(body.get("environment", {})),
-        cpu_environment=dict(body.get("cpu_environment", {})),
-        exclude=tuple(Exclusion(**entry) for entry in body.get("exclude", ())),
-        minutes=int(body.get("minutes", 30)),
+        cpu=strings(body, "cpu", ()),
+        gpu=strings(body, "gpu", ()),
+        folder=field(body, "folder", str, "."),
+        pythonpath=strings(body, "pythonpath", ()),
+        environment=tomlfile.table_of_strings(body, "environment"),
+        cpu_environment=tomlfile.table_of_strings(body, "cpu_environment"),
+        exclude=tuple(Exclusion(**entry) for entry in tomlfile.tables(body, "exclude", [])),
+        minutes=field(body, "minutes", int, 30),
     )

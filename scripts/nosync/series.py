@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from nosync import tomlfile
 from nosync.errors import NosyncError
 from nosync.patchfile import PatchText, parse
 from nosync.projects import Base, Project
+from nosync.tomlfile import FieldError, field
 
 STATUSES = ("draft", "open", "merged", "closed")
 
@@ -117,24 +117,24 @@ def digest(cells_of_base: list[Cell]) -> str:
 def _load(project: Project, folder: Path) -> Series:
     file = folder / "series.toml"
     try:
-        body: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        body = tomlfile.load(file, f"git diff {file.relative_to(folder.parents[2])}")
         series = Series(
             project=project.name,
             name=folder.name,
             folder=folder,
-            title=body["title"],
-            pull_request=body.get("pull_request", ""),
-            status=body["status"],
-            merged_as=body.get("merged_as", ""),
-            order=int(body["order"]),
-            depends=tuple(body.get("depends", ())),
-            sign_off=bool(body.get("sign_off", False)),
-            upstream=bool(body.get("upstream", True)),
+            title=field(body, "title", str),
+            pull_request=field(body, "pull_request", str, ""),
+            status=field(body, "status", str),
+            merged_as=field(body, "merged_as", str, ""),
+            order=field(body, "order", int),
+            depends=tomlfile.strings(body, "depends", ()),
+            sign_off=field(body, "sign_off", bool, False),
+            upstream=field(body, "upstream", bool, True),
         )
     except FileNotFoundError:
         raise NosyncError(f"{folder} has no series.toml", "a new series without its description", "") from None
-    except (tomllib.TOMLDecodeError, KeyError, ValueError) as error:
-        raise NosyncError(f"{file}: {error!r}", "a field is missing or misspelt", "see README.md, 'A series'") from None
+    except FieldError as error:
+        raise NosyncError(f"{file}: {error}", "a field is missing or misspelt", "see README.md, 'A series'") from None
     if series.status not in STATUSES:
         raise NosyncError(f"{file}: status {series.status!r}", "", "one of: " + ", ".join(STATUSES))
     return series

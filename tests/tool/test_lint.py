@@ -146,7 +146,15 @@ def test_a_folder_for_no_base_a_missing_cover_and_a_merge_without_its_commit_are
     [
         ("status = 'open'\norder = 1\n", "title"),
         ("title = 'x'\nstatus = 'lost'\norder = 1\n", "status 'lost'"),
-        ("title = \n", "TOMLDecodeError"),
+        ("title = \n", "not valid TOML"),
+        ("title = 'x'\nstatus = 'open'\norder = [1]\n", "order = [1] is not a whole number"),
+        ("title = 'x'\nstatus = 'open'\norder = inf\n", "order = inf"),
+        ("title = 'x'\nstatus = 'open'\norder = true\n", "order = True"),
+        ("title = 'x'\nstatus = 'open'\norder = 1\ndepends = 5\n", "depends = 5 is not a list"),
+        ("title = 'x'\nstatus = 'open'\norder = 1\ndepends = [5]\n", "depends = [5]"),
+        ("title = 'x'\nstatus = 'open'\norder = 1\ndepends = 'beta'\n", "depends = 'beta'"),
+        ("title = 'x'\nstatus = 'open'\norder = 1\nmerged_as = 5\n", "merged_as = 5 is not a string"),
+        ("title = 'x'\nstatus = 'open'\norder = 1\npull_request = 5\n", "pull_request = 5"),
     ],
 )
 def test_a_wrong_series_toml_exits_2_for_every_verb(applied: World, toml: str, seen: str) -> None:
@@ -154,3 +162,28 @@ def test_a_wrong_series_toml_exits_2_for_every_verb(applied: World, toml: str, s
     for verb in (("lint",), ("apply",), ("status",), ("refresh", "demo")):
         result = applied.run(*verb, "--json")
         assert result.code == 2 and seen in result.json["error"]["seen"], verb
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        pytest.param(lambda text: text + b"# \xff\n", "not valid TOML", id="not UTF-8"),
+        pytest.param(lambda text: text + b"[\n", "not valid TOML", id="not TOML"),
+        pytest.param(lambda text: text + b"[demo.own_tests]\nminutes = 'x'\n", "minutes = 'x'", id="minutes"),
+        pytest.param(lambda text: text.replace(b'id = "1.1"', b"id = 5"), "id = 5 is not a string", id="base's id"),
+        pytest.param(lambda text: text.replace(b'licence = "MIT"\n', b""), "'licence' is missing", id="missing"),
+        pytest.param(lambda text: text + b"[other]\nurl = 5\n", "[other]: url = 5", id="url"),
+        pytest.param(lambda text: b"demo = 5\n", "demo = 5 is not a table", id="no table"),
+        pytest.param(lambda text: text.split(b"[[")[0], "'bases' is missing", id="no bases"),
+        pytest.param(lambda text: text + b'[[demo.bases]]\nid = "9"\ncommit = 5\n', "commit = 5", id="commit"),
+        pytest.param(
+            lambda text: text + b'[[demo.bases]]\nid = "9"\narchive = {package="x"}\n', "'version'", id="archive"
+        ),
+    ],
+)
+def test_a_wrong_projects_toml_exits_2_with_the_command_that_shows_the_slip(
+    world: World, change: Callable[[bytes], bytes], seen: str
+) -> None:
+    edit(world, change, "upstream/projects.toml")
+    error = world.run("status", "--json").json["error"]
+    assert seen in error["seen"] and error["way_out"] == "git diff upstream/projects.toml"

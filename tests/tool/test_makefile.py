@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
-SHOW = "#!/bin/sh\nprintf '<%s>' \"$NOSYNC_PYTHON\" \"$@\"\n"
+SHOW = '#!/bin/sh\nprintf \'<%s>\' "$NOSYNC_PYTHON" "$@"\n'
 
 
 @pytest.fixture(params=["plain", "a b", "it's", 'a "b" c'])
@@ -56,12 +56,14 @@ def test_an_interpreter_of_the_users_may_lie_anywhere(checkout: Path) -> None:
 def test_bootstrap_needs_no_home(tmp_path: Path) -> None:
     """It stops at the stub for uv, and not before."""
     script(tmp_path / "scripts" / "bootstrap", (TOP / "scripts" / "bootstrap").read_text())
-    script(tmp_path / "bin" / "uv", "#!/bin/sh\n[ \"$1\" = --version ]\n")
+    script(tmp_path / "bin" / "uv", '#!/bin/sh\n[ "$1" = --version ]\n')
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements" / "tool.txt").write_text("")
     script(tmp_path / "bin" / "python3.12", "#!/bin/sh\n")  # good enough for it
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
-    done = subprocess.run(["scripts/bootstrap", "tool"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["scripts/bootstrap", "tool"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2 and "build/env/tool could not be made" in done.stderr
 
 

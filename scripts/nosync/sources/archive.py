@@ -98,22 +98,22 @@ def newest(package: str) -> Archive:
 
 def release(package: str, version: str) -> Archive | None:
     """That release's source archive as the user's index lists it, or None where it lists none with a hash."""
-    found = _ask(
-        package, f"{package}=={version}", f"{package} {version}", allow_yanked=True, allow_prereleases=True
-    )
-    return next(found, None)
+    return next(_ask(package, f"{package}=={version}", f"{package} {version}", any_of_it=True), None)
 
 
-def _ask(package: str, wish: str, name: str, **allow: bool) -> Iterator[Archive]:
+def _ask(package: str, wish: str, name: str, any_of_it: bool | None = None) -> Iterator[Archive]:
+    """What the user's index lists; ``any_of_it`` takes releases that were yanked or came before a release too."""
     from unearth import PackageFinder
 
     try:
-        matches = list(_finder(PackageFinder, package).find_matches(wish, **allow))
+        finder = _finder(PackageFinder, package)
+        matches = list(finder.find_matches(wish, allow_yanked=any_of_it, allow_prereleases=any_of_it))
     except Exception as error:  # unearth lets its HTTP library's exceptions through
         raise Unreachable(
-            f"the package index could not be asked for {name}: {error}", "no network, or an index's address is wrong",
+            f"the package index could not be asked for {name}: {error}",
+            "no network, or an index's address is wrong",
             _OTHER_INDEX,
-        ) from None  # fmt: skip
+        ) from None
     return _listed(matches, package)
 
 

@@ -99,7 +99,9 @@ def _fetch(layout: Layout, project: Project, commit: str, what: str) -> str:
     except GitFailure as failure:
         _refuse_full_disk(folder, failure)
         why = f"could not be fetched ({failure.reason})"
-        return unreachable.remember(layout, what, f"commit {commit[:12]} is not whole in upstream/{folder.name} and {why}")
+        return unreachable.remember(
+            layout, what, f"commit {commit[:12]} is not whole in upstream/{folder.name} and {why}"
+        )
     unreachable.forget(layout, what)
     return ""
 
