@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -18,6 +20,7 @@ from nosync.report import IMPOSSIBLE, Report
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns 0 (all holds), 1 (checked and wrong) or 2 (could not be carried out)."""
+    _escape_what_a_stream_cannot_hold()
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["audit"]:
         # hands the rest to the script under audit, so its options are not ours to parse
@@ -27,15 +30,44 @@ def main(argv: list[str] | None = None) -> int:
         if not getattr(options, "base_tree", None):  # trees that were carried here need no git
             check_version()
         report: Report = options.verb(find_layout(), options)
-        return report.show(options.json)
+        return _show(report, options.json)
     except NosyncError as error:
         return _refuse(error, options.json)
     except OSError as error:
         way = {28: "free some space", 30: "make the checkout writable", 13: "make the checkout writable"}
         return _refuse(NosyncError(str(error), "the file system refused", way.get(error.errno or 0, "")), options.json)
+    except ModuleNotFoundError as error:
+        if (error.name or "nosync").partition(".")[0] == "nosync":
+            raise
+        return _refuse(_no_package(error.name or ""), options.json)
     except KeyboardInterrupt:
         print("stopped; nothing is left half-way, run the same command again", file=sys.stderr)
         return 130
+
+
+def _escape_what_a_stream_cannot_hold() -> None:
+    """A terminal's encoding may lack a character of a report, and a file's name may be no text at all."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _show(report: Report, as_json: bool) -> int:
+    """The report, as far as anyone reads it: the verb has done its work when a pager ends early."""
+    try:
+        report.show(as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+    return report.code
+
+
+def _no_package(name: str) -> NosyncError:
+    return NosyncError(
+        f"{sys.executable} has no package {name!r}",
+        "PYTHON names an interpreter without what this verb needs",
+        f"{sys.executable} -m pip install -r requirements/tool.txt\nor the same make command without PYTHON",
+    )
 
 
 def _refuse(error: NosyncError, as_json: bool) -> int:
