@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from itertools import pairwise
 
@@ -52,7 +53,7 @@ class PatchText:
         """The subject line, unfolded, without ``[PATCH]``."""
         match = re.search(rb"^Subject: (.*(?:\n[ \t].*)*)", self.head, re.MULTILINE)
         text = re.sub(rb"\n[ \t]", b" ", match.group(1)) if match else b""
-        decoded = str(make_header(decode_header(text.decode("utf-8", "replace"))))
+        decoded = _decoded(text.decode("utf-8", "replace"))
         return re.sub(r"^\[PATCH\] ", "", decoded)
 
     def without(self, prefixes: tuple[str, ...]) -> tuple[PatchText, list[str]]:
@@ -68,6 +69,14 @@ class PatchText:
         # git writes an empty line between message and diff, which a patch without a diff lacks
         head = self.head if self.diffs or not extra else self.head + b"\n"
         return PatchText(head, tuple(merged))
+
+
+def _decoded(header: str) -> str:
+    """A header's text; as it stands where it names an unknown charset or is encoded wrongly."""
+    try:
+        return str(make_header(decode_header(header)))
+    except (LookupError, ValueError, HeaderParseError):
+        return header
 
 
 def parse(data: bytes) -> PatchText:

@@ -57,9 +57,9 @@ class Run:
 def test_results(layout: Layout, project: str, base: str) -> dict[str, str]:
     """The last ``make test-<project>`` on that base, as ``own`` and ``ours``; empty when there was none."""
     try:
-        summary: dict[str, str] = json.loads(layout.test_results(project, base).read_text(encoding="utf-8"))["summary"]
-        return summary
-    except (FileNotFoundError, KeyError, ValueError):
+        summary = json.loads(layout.test_results(project, base).read_text(encoding="utf-8"))["summary"]
+        return {"own": str(summary["own"]), "ours": str(summary["ours"])}
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
         return {}
 
 

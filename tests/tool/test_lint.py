@@ -97,6 +97,12 @@ def test_a_heading_underlined_with_dashes_is_fine(world: World) -> None:
     assert world.run("lint").code == 0
 
 
+@pytest.mark.parametrize("subject", [b"=?bogus?q?x?=", b"=?utf-8?b?x?="])
+def test_a_subject_that_cannot_be_decoded_is_taken_as_it_stands(world: World, subject: bytes) -> None:
+    edit(world, replace(b"core: say ten", subject))
+    assert world.run("lint").code == 0
+
+
 def test_a_binary_and_real_submodules_are_found(bare: World, upstream: SimpleNamespace) -> None:
     steps: list[tuple[Files, str]] = [({"src/demo/blob.bin": bytes(range(256))}, "add a blob\n")]
     bare.add_series("alpha")

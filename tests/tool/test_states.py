@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import CORE
-from synthetic import BASE_FILES, LINES, BaseEntry, Files, World, commit, git, make_patches, new_repo, replaced
+from synthetic import BASE_FILES, LINES, BaseEntry, Files, World, commit, git, make_patches, new_repo, replaced, write
 
 STEP = [({"src/demo/core.py": CORE}, "core: say ten\n")]
 
@@ -274,3 +274,9 @@ def test_a_record_that_cannot_be_read_means_a_rebuild(applied: World) -> None:
     git(applied.tree(), "update-ref", "refs/nosync/record", blob)
     assert applied.apply().row(series="beta")["made"] == ["patched"]
     assert applied.commits() == before
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '{"summary": []}', "{", '{"summary": {"own": 1}}'])
+def test_results_that_cannot_be_read_are_none(applied: World, text: str) -> None:
+    write(applied.root, {"build/results/tests/demo@1.0.json": text})
+    assert applied.run("status", "demo", "--json").row(base="1.0", series="beta")["own_tests"] == "-"
