@@ -2,7 +2,7 @@
 
 import sys
 
-if sys.version_info < (3, 12):  # before any import of ours, which an older Python may not even read
+if sys.version_info < (3, 12):  # noqa: UP036 - before any import of ours, which an older Python may not even read
     print(
         f"error: Python {sys.version.split()[0]} is too old ({sys.executable})\n"
         "likely cause: PYTHON names it, or no make was used\n"

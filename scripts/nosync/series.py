@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,9 +109,9 @@ def digest(cells_of_base: list[Cell]) -> str:
     total = hashlib.sha256()
     for item in cells_of_base:
         written_for = item.written_for.id if item.written_for else "-"
-        total.update(f"{item.series.name}\0{written_for}\0".encode())
+        total.update(os.fsencode(f"{item.series.name}\0{written_for}\0"))
         for patch in item.patches:
-            total.update(patch.file.name.encode() + b"\0" + hashlib.sha256(patch.file.read_bytes()).digest())
+            total.update(os.fsencode(patch.file.name) + b"\0" + hashlib.sha256(patch.file.read_bytes()).digest())
     return total.hexdigest()
 
 
