@@ -99,11 +99,8 @@ def _refuse_moved_pin(tree: Repo, record: Record, source: Source) -> None:
 
 def _refuse_unready(project: Project, base: Base, tree: Repo, record: Record, todo: list[Cell], wanted: str) -> None:
     if operation := trees.operation_in_progress(tree):
-        word = operation.removeprefix("git ")
-        raise NosyncError(
-            f"{operation} is in progress in {tree.path}", "it waits for you",
-            f"git -C {tree.path} {word} --continue\ngit -C {tree.path} {word} --abort",
-        )  # fmt: skip
+        way_out = trees.ways_to_end(tree, operation)
+        raise NosyncError(f"{operation} is in progress in {tree.path}", "it waits for you", way_out)
     if changed := trees.edits(tree):
         raise NosyncError(
             f"{tree.path} has uncommitted edits: {', '.join(changed[:5])}",

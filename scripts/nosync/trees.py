@@ -177,6 +177,13 @@ def operation_in_progress(repo: Repo) -> str:
     return next((name for mark, name in marks.items() if (repo.path / ".git" / mark).exists()), "")
 
 
+def ways_to_end(repo: Repo, operation: str) -> str:
+    """The commands that end a git operation in progress."""
+    name = operation.removeprefix("git ")
+    words = ["reset"] if name == "bisect" else ["--continue", "--abort"]
+    return "\n".join(f"git -C {repo.path} {name} {word}" for word in words)
+
+
 def edits(repo: Repo) -> list[str]:
     """Paths that differ from HEAD or are untracked; ignored files do not count."""
     out = repo.git("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=none")
@@ -387,12 +394,10 @@ def _refuse_unkeepable(old: Repo) -> None:
             f"git -C {old.path} commit -m <message>",
         )
     if operation := operation_in_progress(old):
-        name = operation.removeprefix("git ")
-        abort = "reset" if name == "bisect" else "--abort"
         raise NosyncError(
             f"{operation} is in progress in {old.path}",
             "it stopped for a conflict, or was left half-way",
-            f"git -C {old.path} {name} --continue\ngit -C {old.path} {name} {abort}",
+            ways_to_end(old, operation),
         )
     if others := linked_worktrees(old):
         raise NosyncError(

@@ -369,3 +369,10 @@ def test_a_damaged_repository_is_named_with_a_way_out_that_loses_no_file(
     assert "is damaged" in error["cause"] and f"mv {applied.tree()} {applied.tree()}.damaged" in error["way_out"]
     applied.tree().rename(f"{applied.tree()}.damaged")
     applied.apply()
+
+
+@pytest.mark.parametrize("verb", [("apply", "demo", "--force"), ("refresh", "demo")])
+def test_a_bisect_in_progress_is_ended_by_a_command_that_git_has(applied: World, verb: tuple[str, ...]) -> None:
+    git(applied.tree(), "bisect", "start")
+    error = applied.run(*verb, "--json").json["error"]
+    assert error["way_out"] == f"git -C {applied.tree()} bisect reset"
