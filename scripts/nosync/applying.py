@@ -54,13 +54,18 @@ def items(cells: Iterable[Cell], source: Source) -> list[Item]:
     """The patches of all cells in order, less their diffs of paths that the source lacks by nature.
 
     Raises:
-        NosyncError: a patch reaches outside the tree, into a git folder or at a submodule.
+        NosyncError: a patch reaches outside the tree, into a git folder or at a submodule, or has CRLF line ends.
     """
     found = []
     for cell in cells:
         for patch in cell.patches:
             data = patch.file.read_bytes()
             whole = parse(data)
+            if whole.carriage_returns:
+                raise NosyncError(
+                    f"{patch.file} has CRLF line ends", "a clone with core.autocrlf, or an editor turned them",
+                    f"rm {patch.file}\ngit checkout -- {patch.file}      # the committed bytes",
+                )  # fmt: skip
             if problems := unsafe(whole):
                 raise NosyncError(
                     f"{patch.file}: {'; '.join(problems)}", "not a patch of upstream's files", "make check"

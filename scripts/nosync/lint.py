@@ -23,6 +23,7 @@ def lint(layout: Layout) -> Report:
     report = Report("lint", COLUMNS)
     projects = load_projects(layout.projects_file)
     _line_ends(layout, report)
+    _folders(layout, projects, report)
     for project in projects.values():
         _pin(layout, project, report)
         for series in load_series(layout.patches, project):
@@ -32,6 +33,13 @@ def lint(layout: Layout) -> Report:
 
 def _add(report: Report, what: str, where: str, problems: list[str]) -> None:
     report.add(not problems, what=what, where=where, result="wrong" if problems else "ok", detail="; ".join(problems))
+
+
+def _folders(layout: Layout, projects: dict[str, Project], report: Report) -> None:
+    """Folders that no verb would ever look into."""
+    there = layout.patches.iterdir() if layout.patches.is_dir() else ()
+    for name in sorted(path.name for path in there if path.is_dir() and path.name not in projects):
+        _add(report, "project", f"patches/{name}", [f"no project {name}; one of: {', '.join(projects)}"])
 
 
 def _pin(layout: Layout, project: Project, report: Report) -> None:
@@ -82,6 +90,9 @@ def _series(project: Project, series: Series, report: Report) -> None:
 
 def _patch(file: Path, number: int, series: Series, report: Report, where: str) -> None:
     text = parse(file.read_bytes())
+    if text.carriage_returns:
+        _add(report, "patch", where, ["CRLF line ends; git's own lines have none"])
+        return
     problems = list(_name_problems(file, number)) + list(_message_problems(text, series)) + list(_diff_problems(text))
     _add(report, "patch", where, problems)
 

@@ -49,6 +49,11 @@ class PatchText:
     def data(self) -> bytes:
         return self.head + b"".join(diff.text for diff in self.diffs)
 
+    @property
+    def carriage_returns(self) -> bool:
+        """Were all line ends of the file turned to CRLF? A CRLF in a diff may be upstream's; git's own lines have none."""
+        return self.head.partition(b"\n")[0].endswith(b"\r")
+
     def subject(self) -> str:
         """The subject line, unfolded, without ``[PATCH]``."""
         match = re.search(rb"^Subject: (.*(?:\n[ \t].*)*)", self.head, re.MULTILINE)

@@ -103,6 +103,18 @@ def test_a_subject_that_cannot_be_decoded_is_taken_as_it_stands(world: World, su
     assert world.run("lint").code == 0
 
 
+def test_a_patch_turned_to_crlf_is_named_as_that(world: World) -> None:
+    edit(world, replace(b"\n", b"\r\n"))
+    assert problems(world, FILE) == "CRLF line ends; git's own lines have none"
+    error = world.apply(code=2).json["error"]
+    assert "has CRLF line ends" in error["seen"] and "git checkout" in error["way_out"]
+
+
+def test_a_folder_of_no_project_is_found(world: World) -> None:
+    write(world.root, {"patches/dmo/alpha/series.toml": "title = 'lost'\n"})
+    assert "no project dmo; one of: demo" in problems(world, "patches/dmo")
+
+
 def test_a_binary_and_real_submodules_are_found(bare: World, upstream: SimpleNamespace) -> None:
     steps: list[tuple[Files, str]] = [({"src/demo/blob.bin": bytes(range(256))}, "add a blob\n")]
     bare.add_series("alpha")
