@@ -106,7 +106,7 @@ env: libs wheels-env ## build/env/patched: an environment with the wheels of all
 	@$(call NOSYNC_BY,$(WHEELS_PYTHON),$(LIBS_PYTHON)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --env --base $(BASE) $(P)
 
 audit: libs ## host syncs of SCRIPT=<script.py> (ARGS=…) by call site, on a virtual device or a real one
-	@PYTHONPATH=scripts $(call quoted,$(LIBS_PYTHON)) -m nosync.hostsync.audit $(AUDIT_FLAGS) $(if $(SCRIPT),$(call quoted,$(SCRIPT))) -- $(ARGS)
+	@PYTHONPATH=scripts $(call quoted,$(LIBS_PYTHON)) -m nosync.hostsync.audit $(if $(JSON),--json -) $(AUDIT_FLAGS) $(if $(SCRIPT),$(call quoted,$(SCRIPT))) -- $(ARGS)
 
 audit-%: libs tool-env ## host syncs of a sample step of one project by call site, on the base and the patched tree
 	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*

@@ -51,7 +51,7 @@ class PatchText:
 
     @property
     def carriage_returns(self) -> bool:
-        """Were all line ends of the file turned to CRLF? A CRLF in a diff may be upstream's; git's own lines have none."""
+        """Were the file's line ends turned to CRLF? One in a diff may be upstream's; git's own lines have none."""
         return self.head.partition(b"\n")[0].endswith(b"\r")
 
     def subject(self) -> str:

@@ -92,7 +92,7 @@ def has_gpu(python: str) -> bool:
 def run_pytest(
     python: str, arguments: list[str], cwd: Path, environment: dict[str, str], minutes: int, quiet: bool
 ) -> Run:
-    """Run pytest to its end; its output goes to our standard output unless ``quiet``."""
+    """Run pytest to its end; its output goes to standard error unless ``quiet``: standard output is the report's."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results"
         env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | environment | {FILE_VARIABLE: str(file)}
@@ -101,7 +101,7 @@ def run_pytest(
         try:
             done = subprocess.run(
                 argv, cwd=cwd, env=env, timeout=minutes * 60, check=False, text=True,
-                stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
+                stdout=subprocess.PIPE if quiet else 2, stderr=subprocess.STDOUT,
             )  # fmt: skip
             code, output = done.returncode, done.stdout or ""
         except subprocess.TimeoutExpired:

@@ -50,6 +50,13 @@ def test_the_whole_run(script: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "model.bias.tolist()" in printed
 
 
+def test_json_alone_on_standard_output(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.write_text(SCRIPT + "print('of its own')\n", encoding="utf-8")
+    assert audit.main([str(script), "--backend", "virtual", "--json", "-", "--", "--its", "own"]) == 0
+    out, err = capsys.readouterr()
+    assert sum(site["waits"] for site in json.loads(out)["sites"]) == 11 and "of its own" in err
+
+
 def test_after_warm_up_steps(script: Path) -> None:
     assert sum(row["waits"] for row in sites(script, "--warm-up", "2")) == 6  # type: ignore[misc]
 

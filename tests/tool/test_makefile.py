@@ -69,3 +69,4 @@ def test_bootstrap_needs_no_home(tmp_path: Path) -> None:
 
 def test_a_script_to_audit_is_one_word(checkout: Path) -> None:
     assert "libs:<my script.py>libs:<-->libs:<1>libs:<2>" in make(checkout, "audit", "SCRIPT=my script.py", "ARGS=1 2")
+    assert "<nosync.hostsync.audit>libs:<--json>libs:<->libs:<x.py>" in make(checkout, "audit", "SCRIPT=x.py", "JSON=1")

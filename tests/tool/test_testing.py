@@ -11,6 +11,8 @@ import pytest
 from conftest import cached
 from synthetic import BaseEntry, Files, Result, World, archive, commit, in_archive, make_patches, new_repo, write
 
+from nosync.running import run_pytest
+
 TESTS = """\
 import demo
 
@@ -96,3 +98,11 @@ def test_a_run_that_breaks_off_is_no_verdict(make: SimpleNamespace) -> None:
     crash = TESTS + "\n\ndef test_crash():\n    import os\n\n    os._exit(3)\n"
     row, _ = own_tests(make.world(GOOD, FILES | {"tests/test_ten.py": crash}), code=1)
     assert "ended with 3" in str(row["result"])
+
+
+def test_standard_output_is_left_to_the_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, {"test_one.py": "def test_one():\n    pass\n"})
+    environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "scripts")}
+    assert run_pytest(sys.executable, ["test_one.py"], tmp_path, environment, 1, quiet=False).good
+    out, err = capfd.readouterr()
+    assert out == "" and "1 passed" in err

@@ -168,6 +168,16 @@ def print_report(audit: Audit, backend: str, write: Callable[[str], object] = pr
         write(f"     -    {event}")
 
 
+def _data(audit: Audit, backend: str) -> dict[str, Any]:
+    return {
+        "backend": backend,
+        "blocks": len(audit.recorders),
+        "counters": counters(audit.recorders),
+        "sites": sites(audit.recorders),
+        "timeline": timeline(audit.recorders),
+    }
+
+
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     """What is before ``--``, and the script's own arguments after it."""
     place = argv.index("--") if "--" in argv else len(argv)
@@ -185,7 +195,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", choices=["virtual", "cuda"], help="default: the GPU where there is one")
     parser.add_argument("--region", metavar="NAME", help="record only inside record_function(NAME)")
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="regions or optimizer steps to pass first")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write the rows as JSON; - for no table but JSON on "
+        "standard output, the script's own words on standard error",
+    )
     own, arguments = _split(sys.argv[1:] if argv is None else argv)
     options = parser.parse_args(own)
     if not options.script.is_file():
@@ -193,18 +209,18 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     backend = options.backend or default_backend()
     audit = Audit(backend, options.warm_up)
-    with use_backend(backend), audit.regions(options.region) if options.region else audit.whole_run():
+    alone = options.json == Path("-")
+    with (
+        contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext(),
+        use_backend(backend),
+        audit.regions(options.region) if options.region else audit.whole_run(),
+    ):
         code = run_script(options.script, arguments)
-    print_report(audit, backend)
+    if not alone:
+        print_report(audit, backend)
     if options.json:
-        data = {
-            "backend": backend,
-            "blocks": len(audit.recorders),
-            "counters": counters(audit.recorders),
-            "sites": sites(audit.recorders),
-            "timeline": timeline(audit.recorders),
-        }
-        options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(_data(audit, backend), indent=1)
+        print(text) if alone else options.json.write_text(text + "\n", encoding="utf-8")
     return 0 if code in (None, 0) else 1
 
 
