@@ -50,6 +50,8 @@ NOSYNC := $(call NOSYNC_ON,$(LIBS_PYTHON))
 # $(call flag,<value>,<option>): 0, no, false and empty are no
 flag = $(if $(filter-out 0 no false,$(1)),$(2))
 JSON_FLAG := $(call flag,$(JSON),--json)
+# standard output is then the report's alone
+TO_STDERR := $(call flag,$(JSON),>&2)
 FORCE_FLAG := $(call flag,$(FORCE),--force)
 # every base, unless BASE was given
 ALL_OR_BASE = $(if $(filter file,$(origin BASE)),all,$(BASE))
@@ -77,10 +79,10 @@ test-%: libs tool-env ## rebuild the patched tree of one project, run its own te
 	@$(NOSYNC) test $(JSON_FLAG) $(SOURCE_FLAG) $(call flag,$(STRICT),--strict) --base $(BASE) $*
 
 test-tool: check-env ## the tests of the tool, on synthetic upstreams
-	@PYTHONPATH=scripts:tests $(call quoted,$(CHECK_PYTHON)) -m pytest -q -n 2 tests/tool
+	@PYTHONPATH=scripts:tests $(call quoted,$(CHECK_PYTHON)) -m pytest -q -n 2 tests/tool $(TO_STDERR)
 
 test-hostsync: libs ## the tests of the host-sync detector
-	@$(HOSTSYNC_TESTS)
+	@$(HOSTSYNC_TESTS) $(TO_STDERR)
 
 refresh-%: tool-env ## write the commits of a patched tree into its patch files (S: series of new commits; DRY=1)
 	@$(NOSYNC) refresh $(JSON_FLAG) --base $(BASE) --series "$(S)" $(call flag,$(DRY),--dry) $*
@@ -106,7 +108,7 @@ env: libs wheels-env ## build/env/patched: an environment with the wheels of all
 	@$(call NOSYNC_BY,$(WHEELS_PYTHON),$(LIBS_PYTHON)) wheels $(JSON_FLAG) $(SOURCE_FLAG) --env --base $(BASE) $(P)
 
 audit: libs ## host syncs of SCRIPT=<script.py> (ARGS=…) by call site, on a virtual device or a real one
-	@PYTHONPATH=scripts $(call quoted,$(LIBS_PYTHON)) -m nosync.hostsync.audit $(if $(JSON),--json -) $(AUDIT_FLAGS) $(if $(SCRIPT),$(call quoted,$(SCRIPT))) -- $(ARGS)
+	@PYTHONPATH=scripts $(call quoted,$(LIBS_PYTHON)) -m nosync.hostsync.audit $(call flag,$(JSON),--json -) $(AUDIT_FLAGS) $(if $(SCRIPT),$(call quoted,$(SCRIPT))) -- $(ARGS)
 
 audit-%: libs tool-env ## host syncs of a sample step of one project by call site, on the base and the patched tree
 	@$(NOSYNC) audit-project $(JSON_FLAG) --base $(BASE) $*

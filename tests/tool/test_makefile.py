@@ -53,6 +53,11 @@ def test_an_interpreter_of_the_users_may_lie_anywhere(checkout: Path) -> None:
     assert make(checkout, "apply", "PYTHON=of my own/python").startswith(f"<{checkout}/of my own/python>")
 
 
+def test_json_of_all_tests_stands_alone(checkout: Path) -> None:
+    script(checkout / "build" / "env" / "check" / "bin" / "python", SHOW)
+    assert "tests/tool" in make(checkout, "test") and "tests/tool" not in make(checkout, "test", "JSON=1")
+
+
 def test_bootstrap_needs_no_home(tmp_path: Path) -> None:
     """It stops at the stub for uv, and not before."""
     script(tmp_path / "scripts" / "bootstrap", (TOP / "scripts" / "bootstrap").read_text())
