@@ -98,6 +98,9 @@ class GitFailure(NosyncError):
         if self.damaged:
             cause = f"the git repository of {tree} is damaged; its files are still there"
             way_out = f"mv {tree} {tree}.damaged      # and look there for what you need\nmake apply"
+        elif re.search("dubious ownership|unsafe repository", err):
+            cause = "the checkout is another user's; git before 2.38 takes a permission from its global settings alone"
+            way_out = "git config --global --add safe.directory '*'"
         super().__init__(f"git {' '.join(argv)[:200]}: exit {code}", cause, way_out, err or out)
         self.argv, self.code, self.out, self.err = list(argv), code, out, err
 

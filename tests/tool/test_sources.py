@@ -484,6 +484,20 @@ def _give_away(folder: Path) -> None:
         os.chown(path, 65534, 65534, follow_symlinks=False)
 
 
+def test_a_git_that_takes_no_permission_from_us_is_told_where_to_take_it_from(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 2.38, which is not at hand here."""
+    run = nosync_git._run
+
+    def older(argv: list[str], *rest: Any) -> tuple[int, bytes, bytes]:
+        mine = "submodule" in argv
+        return (128, b"", b"fatal: unsafe repository ('/x' is owned by someone else)\n") if mine else run(argv, *rest)
+
+    monkeypatch.setattr(nosync_git, "_run", older)
+    assert "--add safe.directory" in world.apply(code=2).json["error"]["way_out"]
+
+
 def test_a_hook_of_the_users_that_fails_does_not_hide_the_repository(world: World, tmp_path: Path) -> None:
     """As git-lfs' does where its program is not installed."""
     write(tmp_path, {"hooks/post-checkout": Script(b"#!/bin/sh\nexit 1\n")})
