@@ -72,6 +72,14 @@ def test_bootstrap_needs_no_home(tmp_path: Path) -> None:
     assert done.returncode == 2 and "build/env/tool could not be made" in done.stderr
 
 
+def test_a_path_that_no_search_path_can_hold_is_refused_at_once(tmp_path: Path) -> None:
+    script(tmp_path / "a:b" / "scripts" / "bootstrap", (TOP / "scripts" / "bootstrap").read_text())
+    done = subprocess.run(
+        ["scripts/bootstrap", "tool"], cwd=tmp_path / "a:b", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "path holds ':'" in done.stderr
+
+
 def test_a_script_to_audit_is_one_word(checkout: Path) -> None:
     assert "libs:<my script.py>libs:<-->libs:<1>libs:<2>" in make(checkout, "audit", "SCRIPT=my script.py", "ARGS=1 2")
     assert "<nosync.hostsync.audit>libs:<--json>libs:<->libs:<x.py>" in make(checkout, "audit", "SCRIPT=x.py", "JSON=1")
