@@ -7,6 +7,7 @@ Only when that fails are the patches taken one at a time, to name the first that
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,9 +63,10 @@ def items(cells: Iterable[Cell], source: Source) -> list[Item]:
             data = patch.file.read_bytes()
             whole = parse(data)
             if whole.carriage_returns:
+                named = shlex.quote(str(patch.file))
                 raise NosyncError(
                     f"{patch.file} has CRLF line ends", "a clone with core.autocrlf, or an editor turned them",
-                    f"rm {patch.file}\ngit checkout -- {patch.file}      # the committed bytes",
+                    f"rm {named}\ngit checkout -- {named}      # the committed bytes",
                 )  # fmt: skip
             if problems := unsafe(whole):
                 raise NosyncError(

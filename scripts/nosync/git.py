@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,8 @@ class GitFailure(NosyncError):
         self.damaged = bool(tree and _DAMAGE.search(err))
         if self.damaged:
             cause = f"the git repository of {tree} is damaged; its files are still there"
-            way_out = f"mv {tree} {tree}.damaged      # and look there for what you need\nmake apply"
+            names = shlex.join((str(tree), f"{tree}.damaged"))
+            way_out = f"mv {names}      # and look there for what you need\nmake apply"
         elif re.search("dubious ownership|unsafe repository", err):
             cause = "the checkout is another user's; git before 2.38 takes a permission from its global settings alone"
             way_out = "git config --global --add safe.directory '*'"

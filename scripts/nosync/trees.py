@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -181,7 +182,7 @@ def ways_to_end(repo: Repo, operation: str) -> str:
     """The commands that end a git operation in progress."""
     name = operation.removeprefix("git ")
     words = ["reset"] if name == "bisect" else ["--continue", "--abort"]
-    return "\n".join(f"git -C {repo.path} {name} {word}" for word in words)
+    return "\n".join(f"git -C {shlex.quote(str(repo.path))} {name} {word}" for word in words)
 
 
 def edits(repo: Repo) -> list[str]:
@@ -330,7 +331,17 @@ def move_into_place(made: Path, final: Path, layout: Layout) -> None:
 
 
 def remove(path: Path, layout: Layout) -> None:
-    """Remove a tree for good; killed half-way it is gone from its place, never half there."""
+    """Remove a tree for good; killed half-way it is gone from its place, never half there.
+
+    Raises:
+        NosyncError: it is a link to a folder elsewhere, which is not ours to remove.
+    """
+    if path.is_symlink():
+        raise NosyncError(
+            f"{path} is a symbolic link to {path.resolve()}",
+            "put there by hand; only what lies under build/ is removed",
+            f"rm {shlex.quote(str(path))}      # the link alone",
+        )
     old = scratch.fresh(layout, _removed(path))
     os.rename(path, old)
     shutil.rmtree(old)

@@ -376,3 +376,13 @@ def test_a_bisect_in_progress_is_ended_by_a_command_that_git_has(applied: World,
     git(applied.tree(), "bisect", "start")
     error = applied.run(*verb, "--json").json["error"]
     assert error["way_out"] == f"git -C {applied.tree()} bisect reset"
+
+
+def test_a_link_to_a_tree_elsewhere_is_not_removed(applied: World) -> None:
+    """Nor moved out of its place."""
+    elsewhere = applied.root / "elsewhere"
+    applied.tree().rename(elsewhere)
+    applied.tree().symlink_to(elsewhere)
+    error = applied.run("clean", "demo", "--json").json["error"]
+    assert "is a symbolic link" in error["seen"] and error["way_out"].startswith(f"rm {applied.tree()} ")
+    assert applied.tree().is_symlink() and (elsewhere / "src").is_dir()
