@@ -6,7 +6,6 @@ would not survive the way back is refused before any file changes.
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +137,6 @@ def _refuse_unready(project: Project, base: Base, tree: Repo, record: Record, to
 
 def _refuse_unwritable(tree: Repo, source: Source) -> None:
     """Refuse commits that touch what a patch must not, or what this source cannot carry."""
-    _refuse_unprintable(tree)
     for commit in history.entries(tree, f"{trees.BASE}..HEAD", raw=True):
         for path, raw in commit.raw.items():
             if "160000" in raw[:14]:  # either mode of ':old new …'
@@ -154,17 +152,6 @@ def _refuse_unwritable(tree: Repo, source: Source) -> None:
                     f"make apply P={source.project.name} BASE={source.base.id} SOURCE=git FORCE=1\n"
                     f"git -C {tree.path} cherry-pick <the kept commit>",
                 )
-
-
-def _refuse_unprintable(tree: Repo) -> None:
-    """A control character in a file's name would end a name, or a list of them, in what git says to us."""
-    out = tree.git("log", "--name-only", "--no-renames", "-z", "--format=", f"{trees.BASE}..HEAD")
-    if bad := [path for path in out.split("\0") if re.search(r"[\x01-\x08\x0a-\x1f\x7f]", path)]:
-        raise NosyncError(
-            f"a commit of {tree.path} has a file whose name holds a control character: {bad[0]!r}",
-            "a slip of the shell; no patch of ours carries such a name",
-            f"git -C {tree.path} rebase -i {trees.BASE}      # rename it in its commit",
-        )
 
 
 def _refuse_changed(project: Project, base: Base, record: Record, todo: list[Cell], exported: list[Cell]) -> None:

@@ -332,12 +332,6 @@ def test_a_repository_committed_as_a_submodule_is_refused(applied: World) -> Non
     assert "holds inner as a submodule" in refused(applied)["seen"]
 
 
-@pytest.mark.parametrize("name", ["src/f\x01x", "src/f\nx", "src/f\x1bx", "src/f\x7fx"])
-def test_a_name_with_a_control_character_is_refused(applied: World, name: str) -> None:
-    applied.amend({name: "x\n"})
-    assert f"control character: {name!r}" in refused(applied)["seen"]
-
-
 @pytest.mark.parametrize(("name", "content"), [("src/demo/loss.py", Link("core.py")), ("src/demo/link.py", "a file\n")])
 def test_a_file_that_becomes_a_link_and_a_link_that_becomes_a_file_come_back(
     applied: World, name: str, content: Link | str
