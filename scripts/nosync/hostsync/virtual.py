@@ -22,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import autocast, streams
-from .backward import must_set_aside, set_aside
+from .backward import DeviceGuard
 from .calls import Call
 from .device_only import HOST_OUTPUTS, IMPLEMENTATIONS
 from .hints import sync_free_form
@@ -80,7 +80,7 @@ def register() -> torch.device:
     """
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    _setup_privateuseone_for_python_backend(BACKEND, backend_module=_DeviceModule())
+    _setup_privateuseone_for_python_backend(BACKEND, _DeviceModule(), device_guard=DeviceGuard())
     autocast.register(BACKEND)
     with torch._C.DisableTorchFunction():
         return torch.device(BACKEND, 0)
@@ -250,17 +250,6 @@ class _Arguments:
 
 
 def dispatch(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`_dispatch`, with errors that the autograd engine survives."""
-    __tracebackhide__ = True
-    try:
-        return _dispatch(func, args, kwargs)
-    except BaseException as error:
-        if must_set_aside():
-            return set_aside(error)
-        raise
-
-
-def _dispatch(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one operator: report its waits, run it on the CPU values, wrap what belongs on the device.
 
     Raises:
