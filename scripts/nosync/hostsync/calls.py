@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -98,10 +98,20 @@ def equal_bounds(call: Call) -> bool:
     return call.arg("min") == call.arg("max")
 
 
-def same_sizes(call: Call) -> bool:
-    """Have the two compared tensors one size? Others are unequal without a look at their values."""
+def values_decide(call: Call) -> bool:
+    """Must ``equal`` look at values? Not for other sizes, for empty tensors, nor for a tensor and itself."""
     first, second = call.arg("self"), call.arg("other")
-    return bool(first.shape == second.shape)
+    return bool(first.shape == second.shape) and first.numel() > 0 and not _same_memory(first, second)
+
+
+def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return (
+        first.layout is second.layout is torch.strided
+        and first.dtype == second.dtype
+        and first.stride() == second.stride()
+        and first.data_ptr() == second.data_ptr()
+        and (first.is_conj(), first.is_neg()) == (second.is_conj(), second.is_neg())
+    )
 
 
 def not_empty(call: Call) -> bool:
@@ -110,51 +120,64 @@ def not_empty(call: Call) -> bool:
 
 
 # ------------------------------------------------------------------ copies
-def _transfer(call: Call) -> tuple[torch.Tensor, bool, bool, torch.Tensor | None]:
-    """(source, destination is on the device, non-blocking, destination or None) of a copying operator."""
-    name = call.func._schema.name
-    if name == "aten::copy_":
-        destination = call.args[0]
-        return call.args[1], call.on_device(destination), bool(call.arg("non_blocking")), destination
-    source = call.args[0]
-    device = call.arg("device")
-    if device is None:
-        return source, call.on_device(source), True, None
-    to_device = torch.device(device).type in call.device_types
-    return source, to_device, bool(call.arg("non_blocking")), None
+class _Transfer(NamedTuple):
+    """What a copying operator copies."""
+
+    source: torch.Tensor
+    destination: torch.Tensor | None
+    to_device: bool
+    to_host: bool
+    non_blocking: bool
+
+
+def _transfer(call: Call) -> _Transfer:
+    """The copy that the operator makes; of nothing, and onto the meta device, to neither device nor host."""
+    source, non_blocking = call.args[0], bool(call.arg("non_blocking"))
+    destination = None
+    if call.func._schema.name == "aten::copy_":
+        source, destination = call.args[1], call.args[0]
+        to_device, to_host = call.on_device(destination), destination.device.type == "cpu"
+    elif call.arg("device") is None:
+        to_device, to_host = call.on_device(source), not call.on_device(source)
+    else:
+        kind = torch.device(call.arg("device")).type
+        to_device, to_host = kind in call.device_types, kind == "cpu"
+    some = (source if destination is None else destination).numel() > 0
+    return _Transfer(source, destination, to_device and some, to_host and some, non_blocking)
 
 
 def blocking_to_host(call: Call) -> bool:
     """Device to host, and the host waits for the bytes."""
-    source, to_device, non_blocking, _ = _transfer(call)
-    return call.on_device(source) and not to_device and not non_blocking
+    copy = _transfer(call)
+    return call.on_device(copy.source) and copy.to_host and not copy.non_blocking
 
 
 def blocking_to_device(call: Call) -> bool:
     """Host to device, and the host waits until the bytes are taken."""
-    source, to_device, non_blocking, _ = _transfer(call)
-    return not call.on_device(source) and to_device and not non_blocking
+    copy = _transfer(call)
+    return not call.on_device(copy.source) and copy.to_device and not copy.non_blocking
 
 
 def pageable_to_host(call: Call) -> bool:
     """Declared non-blocking, but the host buffer is pageable: the driver returns only when the copy is done."""
-    source, to_device, non_blocking, destination = _transfer(call)
-    into_pageable = destination is not None and not call.is_pinned(destination)
-    return call.on_device(source) and not to_device and non_blocking and into_pageable
+    copy = _transfer(call)
+    into_pageable = copy.destination is not None and not call.is_pinned(copy.destination)
+    return call.on_device(copy.source) and copy.to_host and copy.non_blocking and into_pageable
 
 
 def pageable_to_device(call: Call) -> bool:
     """Declared non-blocking, but the driver must stage pageable (or pinned and strided) host memory."""
-    source, to_device, non_blocking, _ = _transfer(call)
-    staged = not call.is_pinned(source) or not source.is_contiguous()
-    return not call.on_device(source) and to_device and non_blocking and staged
+    copy = _transfer(call)
+    staged = not call.is_pinned(copy.source) or not copy.source.is_contiguous()
+    return not call.on_device(copy.source) and copy.to_device and copy.non_blocking and staged
 
 
 def crossing_pairs(call: Call) -> int:
     """How many pairs of a ``_foreach_copy_`` cross between host and device, when it blocks."""
     if call.arg("non_blocking"):
         return 0
-    return sum(call.on_device(a) != call.on_device(b) for a, b in zip(call.args[0], call.args[1], strict=True))
+    pairs = zip(call.args[0], call.args[1], strict=True)
+    return sum(call.on_device(a) != call.on_device(b) and a.numel() > 0 for a, b in pairs)
 
 
 # ------------------------------------------------------------------ indexing
@@ -184,10 +207,9 @@ def host_value(call: Call) -> bool:
     return call.on_device(call.args[0]) and not call.on_device(value) and not _becomes_masked_fill(call)
 
 
-def host_branches(call: Call) -> int:
-    """``torch.where(m, x, v)`` with a 0-dim host tensor: it is copied to the device."""
-    branches = (call.arg("self"), call.arg("other"))
-    return call.on_device(call.arg("condition")) * sum(not call.on_device(branch) for branch in branches)
+def host_operands(call: Call) -> int:
+    """``torch.where(m, x, v)`` with 0-dim host tensors: each is copied to the device."""
+    return sum(not call.on_device(call.arg(name)) for name in ("condition", "self", "other"))
 
 
 def _becomes_masked_fill(call: Call) -> bool:
@@ -267,6 +289,14 @@ def matrix_exp_waits(call: Call) -> int:
     norm = float(held.abs().sum(-2).max())
     bounds = _DEGREE_BOUNDS.get(held.real.dtype, _DEGREE_BOUNDS[torch.float64])
     return _DEGREE_WAITS[sum(norm > bound for bound in bounds)]
+
+
+def isin_waits(call: Call) -> int:
+    """With many test elements it sorts, which takes the unique ones of both sides."""
+    elements, tests = call.arg("elements"), call.arg("test_elements")
+    number = elements.numel() if isinstance(elements, torch.Tensor) else 1
+    few = not isinstance(tests, torch.Tensor) or tests.numel() < int(10 * number**0.145)
+    return 0 if few or number == 0 or call.arg("assume_unique") else 2
 
 
 def bincount_reads(call: Call) -> int:

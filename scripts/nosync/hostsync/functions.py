@@ -6,6 +6,7 @@ C++ for CUDA tensors alone.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -37,13 +38,17 @@ def _show(result: Any) -> Any:
 def _set_item(func: Any, args: tuple, kwargs: dict) -> Any:
     """``x[i] = 1.0``: for CUDA tensors torch makes a host scalar; for other devices a device scalar."""
     target, index, value = args
-    if isinstance(target, VirtualTensor) and isinstance(value, (bool, int, float)):
+    if isinstance(target, VirtualTensor) and isinstance(value, (numbers.Integral, float, complex)):  # numpy's too
         value = torch.tensor(value, dtype=target.dtype)
     return func(target, index, value)
 
 
 def _cuda(func: Any, args: tuple, kwargs: dict) -> Any:
-    return args[0].to(register(), non_blocking=kwargs.get("non_blocking", False))
+    return _to_device(*args, **kwargs)
+
+
+def _to_device(tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+    return tensor.to(register(), non_blocking=non_blocking, memory_format=memory_format)
 
 
 def _pin_memory(func: Any, args: tuple, kwargs: dict) -> Any:

@@ -167,16 +167,23 @@ class VirtualTensor(torch.Tensor):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
 
+    def __copy__(self) -> torch.Tensor:
+        return _like(self, VirtualTensor(self.held.detach()))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if id(self) not in memo:
-            copy: torch.Tensor = VirtualTensor(self.held.clone())
-            if isinstance(self, torch.nn.Parameter):
-                copy = torch.nn.Parameter(copy, self.requires_grad)
-            memo[id(self)] = copy.requires_grad_(self.requires_grad)
+            memo[id(self)] = _like(self, VirtualTensor(self.held.clone()))
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _unpickle, (self.detach().cpu(), self.requires_grad, isinstance(self, torch.nn.Parameter))
+
+
+def _like(original: VirtualTensor, copy: torch.Tensor) -> torch.Tensor:
+    """The copy as a leaf, a parameter where the original is one."""
+    if isinstance(original, torch.nn.Parameter):
+        return torch.nn.Parameter(copy, original.requires_grad)
+    return copy.requires_grad_(original.requires_grad)
 
 
 def _unpickle(held: torch.Tensor, requires_grad: bool, parameter: bool) -> torch.Tensor:
