@@ -248,6 +248,44 @@ def test_a_wait_for_another_stream_does_not_help(gpu: torch.device) -> None:
     assert [event.kind for event in syncs.events] == ["explicit", "race"]
 
 
+def test_a_copy_back_on_the_same_stream_is_no_race(gpu: torch.device) -> None:
+    x, host = torch.ones(3, device=gpu), torch.empty(3).pin_memory()
+    with forbid_host_syncs():
+        host.copy_(x, non_blocking=True)
+        x.copy_(host, non_blocking=True)
+        host.copy_(x, non_blocking=True)
+        assert host.to(gpu, non_blocking=True).device == gpu
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_copy_back_on_another_stream_must_wait_for_the_first(gpu: torch.device, ordered: bool) -> None:
+    x, host, side = torch.ones(3, device=gpu), torch.empty(3).pin_memory(), torch.cuda.Stream()
+    with host_syncs() as syncs:
+        with torch.cuda.stream(side):
+            host.copy_(x, non_blocking=True)
+        if ordered:
+            torch.cuda.current_stream().wait_stream(side)
+        host.to(gpu, non_blocking=True)
+    assert [event.kind for event in syncs.events] == ([] if ordered else ["race"])
+
+
+def test_a_strided_copy_back_is_read_by_the_host(gpu: torch.device) -> None:
+    x, host = torch.ones(3, 3, device=gpu), torch.empty(3, 3).pin_memory()
+    with host_syncs() as syncs:
+        host.copy_(x, non_blocking=True)
+        x.copy_(host.t(), non_blocking=True)  # strided: the host makes it contiguous first
+    assert [event.kind for event in syncs.events if not event.soft] == ["race"]
+
+
+def test_offloaded_activations_are_no_race(gpu: torch.device) -> None:
+    x = torch.ones(3, device=gpu, requires_grad=True)
+    with forbid_host_syncs():
+        with torch.autograd.graph.save_on_cpu(pin_memory=True):
+            y = (x**3).sum()
+        y.backward()
+    assert value(x.grad).tolist() == [3, 3, 3]
+
+
 def test_a_stream_that_waited_for_it_does(gpu: torch.device) -> None:
     x, side = torch.ones(3, device=gpu), torch.cuda.Stream()
     with host_syncs() as syncs:

@@ -172,6 +172,14 @@ def pageable_to_device(call: Call) -> bool:
     return not call.on_device(copy.source) and copy.to_device and copy.non_blocking and staged
 
 
+def done_by_the_stream(call: Call) -> bool:
+    """Whether a copying operator leaves a host buffer to the device: it is page-locked, and the host does not wait."""
+    copy = _transfer(call)
+    host = copy.destination if call.on_device(copy.source) else copy.source
+    crosses = copy.to_host if call.on_device(copy.source) else copy.to_device
+    return crosses and copy.non_blocking and host is not None and call.is_pinned(host) and host.is_contiguous()
+
+
 def crossing_pairs(call: Call) -> int:
     """How many pairs of a ``_foreach_copy_`` cross between host and device, when it blocks."""
     if call.arg("non_blocking"):

@@ -99,22 +99,27 @@ class Timeline:
             for clock in self._streams.values():
                 _merge(self._host, clock)
 
-    def unfinished(self, leaves: Iterable[Any]) -> bool:
-        """Whether a host tensor among the leaves has bytes of a copy that the host has not waited for."""
+    def unfinished(self, leaves: Iterable[Any], reader: int | None = None) -> bool:
+        """Whether a host tensor among the leaves has bytes of a copy that the reader has not waited for.
+
+        Args:
+            reader: The stream that reads (or writes) them; None: the host.
+        """
         if not self._pending:
             return False
+        known = self._host if reader is None else self.stream_clock(reader)
         return any(
             isinstance(leaf, torch.Tensor)
             and leaf.device.type == "cpu"
             and leaf.layout is torch.strided
             and leaf.numel() > 0
-            and self._has_pending_bytes(leaf)
+            and self._has_pending_bytes(leaf, known)
             for leaf in leaves
         )
 
-    def _has_pending_bytes(self, host: torch.Tensor) -> bool:
-        copies = self._pending.get(host.untyped_storage().data_ptr())
-        return bool(copies) and any(copy.reaches(*_bytes_of(host)) for copy in copies or ())
+    def _has_pending_bytes(self, host: torch.Tensor, known: Clock) -> bool:
+        copies = self._pending.get(host.untyped_storage().data_ptr(), ())
+        return any(known.get(copy.stream, 0) < copy.tick and copy.reaches(*_bytes_of(host)) for copy in copies)
 
 
 TIMELINE = Timeline()

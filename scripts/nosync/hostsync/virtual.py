@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import autocast, streams
 from .backward import DeviceGuard
-from .calls import Call
+from .calls import Call, done_by_the_stream
 from .device_only import HOST_OUTPUTS, IMPLEMENTATIONS
 from .hints import sync_free_form
 from .recorder import listening, record
@@ -209,6 +209,7 @@ class _Plan(NamedTuple):
     is_view: bool
     same_device: bool
     takes_value: bool
+    copies: bool
 
 
 _ONE_DEVICE = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::cat", "aten::stack", "aten::gather",
@@ -228,6 +229,7 @@ def _plan(func: OpOverload) -> _Plan:
         is_view=func.is_view or func is aten.detach.default,
         same_device=torch.Tag.pointwise in func.tags or schema.name in _ONE_DEVICE,
         takes_value="values" in {arg.name for arg in schema.arguments} and "index_put" in schema.name,
+        copies=schema.name in ("aten::copy_", "aten::_to_copy", "prims::device_put"),
     )
 
 
@@ -278,9 +280,8 @@ def dispatch(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             _require_one_device(func, [args[2]])
         if plan.rules and (TIMELINE.waiting or listening()):
             _report(plan.rules, func, args, kwargs)
-    if TIMELINE.waiting and seen.host and not plan.is_view and listening() and TIMELINE.unfinished(seen.host):
-        record(func.name(), "race", why="read before the copy into this buffer is known to be complete",
-               instead=sync_free_form(func.name(), "race"))  # fmt: skip
+    if TIMELINE.waiting and seen.host and not plan.is_view and listening():
+        _report_race(plan, func, args, kwargs, seen.host)
     if plan.pinning is not None:
         return plan.pinning(host_args[0])
     wants_pinned = host_kwargs.pop("pin_memory", None)
@@ -367,6 +368,16 @@ def _report(rules: tuple[Rule, ...], func: OpOverload, args: tuple[Any, ...], kw
             instead=sync_free_form(func.name(), rule.kind),
             soft=rule.soft,
         )
+
+
+def _report_race(
+    plan: _Plan, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], host: list[torch.Tensor]
+) -> None:
+    __tracebackhide__ = True
+    by_stream = plan.copies and done_by_the_stream(Call(func, args, kwargs, is_virtual, is_pinned, _DEVICE_TYPES))
+    if TIMELINE.unfinished(host, streams.current_id() if by_stream else None):
+        why = "read before the copy into this buffer is known to be complete"
+        record(func.name(), "race", why=why, instead=sync_free_form(func.name(), "race"))
 
 
 def _require_one_device(func: OpOverload, host: list[torch.Tensor]) -> None:
