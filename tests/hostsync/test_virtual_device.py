@@ -34,6 +34,22 @@ def test_it_claims_to_be_a_gpu(gpu: torch.device) -> None:
     assert x.cpu().device.type == "cpu"
 
 
+def test_it_may_be_the_default_device(gpu: torch.device) -> None:
+    torch.set_default_device("cuda")
+    try:
+        assert torch.get_default_device() == gpu
+        with host_syncs() as syncs:
+            made = [torch.tensor([1.0]), torch.as_tensor([1.0]), torch.asarray([1.0]), torch.zeros(2)]
+        made.append(torch.distributions.Normal(0.0, 1.0).sample())
+    finally:
+        torch.set_default_device(None)
+    assert {x.device for x in made} == {gpu}
+    assert [event.kind for event in syncs.events] == ["h2d"] * 3
+    assert torch.tensor([1.0]).device.type == "cpu"
+    with torch.device("cuda"):
+        assert torch.tensor([1.0]).device == gpu
+
+
 def test_what_is_spoofed_is_put_back() -> None:
     names = ("is_available", "synchronize", "Stream", "Event", "current_stream")
     before = [getattr(torch.cuda, name) for name in names]

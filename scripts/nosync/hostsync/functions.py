@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext, _device_constructors
 
 from .timeline import is_pinned, pin
 from .virtual import BACKEND, SHOWN, VirtualTensor, is_virtual, register
@@ -113,14 +114,23 @@ _FUNCTIONS: dict[Any, _Handler] = {
     torch.device: _as_is,
     torch.tensor: _from_data,
     torch.as_tensor: _from_data,
+    torch.asarray: _from_data,
     torch.Tensor.new_tensor: _from_data,
 }
+
+
+def _default_is_cuda() -> bool:
+    """Whether ``torch.set_default_device("cuda")`` or ``with torch.device("cuda")`` holds; torch keeps it lowest."""
+    lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None
+    return isinstance(lowest, DeviceContext) and lowest.device.type == "cuda"
 
 
 class FunctionMode(TorchFunctionMode):
     """Maps the spelling ``cuda`` to the backend and back, and does what C++ does for CUDA tensors alone."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if _default_is_cuda() and func in _device_constructors() and (kwargs or {}).get("device") is None:
+            kwargs = {**(kwargs or {}), "device": register()}
         handler = _FUNCTIONS.get(func)
         if handler is not None:
             return handler(func, args, kwargs or {})
