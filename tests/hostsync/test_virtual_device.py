@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,13 +173,50 @@ def test_an_error_in_backward_is_an_error(gpu: torch.device) -> None:
     x.sum().backward()
 
 
-def test_save_and_load(gpu: torch.device) -> None:
+def saved(what: object) -> io.BytesIO:
     file = io.BytesIO()
-    torch.save({"x": torch.arange(3.0, device=gpu)}, file)
+    torch.save(what, file)
     file.seek(0)
-    loaded = torch.load(file, weights_only=False)["x"]
-    assert loaded.device == gpu
-    assert value(loaded).tolist() == [0, 1, 2]
+    return file
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_save_and_load(gpu: torch.device, weights_only: bool) -> None:
+    weight = nn.Parameter(torch.ones(2, device=gpu))
+    file = saved({"x": torch.arange(3.0, device=gpu), "weight": weight})
+    loaded = torch.load(file, weights_only=weights_only)
+    assert {x.device for x in loaded.values()} == {gpu}
+    assert value(loaded["x"]).tolist() == [0, 1, 2]
+    assert isinstance(loaded["weight"], nn.Parameter)
+    file.seek(0)
+    assert torch.load(file, map_location="cpu")["x"].device.type == "cpu"
+
+
+def test_a_file_of_the_device_is_an_ordinary_one(tmp_path: Path) -> None:
+    with use_backend("virtual") as device:
+        torch.save(nn.Linear(3, 2, device=device).state_dict(), tmp_path / "file.pt")
+    code = f"import torch; print(torch.load({str(tmp_path / 'file.pt')!r}, map_location='cpu')['weight'].shape)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "torch.Size([2, 3])", done.stderr
+
+
+@pytest.mark.parametrize("where", ["cuda", "cuda:0", torch.device("cuda"), {"cpu": "cuda"}], ids=str)
+def test_a_file_of_the_host_is_loaded_onto_the_device(gpu: torch.device, where: object) -> None:
+    host = torch.arange(6.0).view(2, 3)
+    file = saved({"x": host, "row": host[1], "n": 3})
+    with host_syncs() as syncs:
+        loaded = torch.load(file, map_location=where)  # type: ignore[arg-type]
+    assert [event.kind for event in syncs.events] == ["h2d"]
+    assert loaded["x"].device == gpu
+    loaded["row"].zero_()
+    assert value(loaded["x"] @ torch.ones(3, device=gpu)).tolist() == [3, 0]
+
+
+def test_the_device_is_a_class_and_a_context(gpu: torch.device) -> None:
+    with torch.cuda.device(0):
+        assert isinstance(torch.cuda.device(0), torch.cuda.device)
+    assert torch.cuda.device("cuda").idx == 0
+    assert not isinstance(gpu, torch.cuda.device)
 
 
 @pytest.mark.parametrize(("enabled", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
@@ -295,10 +335,11 @@ def test_a_strided_copy_back_is_read_by_the_host(gpu: torch.device) -> None:
 
 def test_offloaded_activations_are_no_race(gpu: torch.device) -> None:
     x = torch.ones(3, device=gpu, requires_grad=True)
-    with forbid_host_syncs():
+    with host_syncs() as syncs:  # packing waits before torch 2.13
         with torch.autograd.graph.save_on_cpu(pin_memory=True):
             y = (x**3).sum()
         y.backward()
+    assert "race" not in [event.kind for event in syncs.events]
     assert value(x.grad).tolist() == [3, 3, 3]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from . import backward, compiled, spoof
+from . import backward, compiled, files, spoof
 from . import triton as triton_stand_ins
 from .functions import FunctionMode
 from .nesting import PerProcess, PerThread
@@ -89,5 +89,6 @@ _process = PerProcess(
     triton_stand_ins.install,
     compiled.install,
     backward.install,
+    files.install,
     _threads_join_in,
 )

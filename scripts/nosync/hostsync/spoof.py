@@ -6,7 +6,6 @@ with one device. The stand-ins are process-wide attributes; they are put back wh
 
 from __future__ import annotations
 
-import contextlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -39,8 +38,21 @@ def _always(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-def _no_context(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
+class Device:
+    """``torch.cuda.device(0)``: there is one device, and it is the current one."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx, self.prev_idx = 0, -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = 0
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+class DeviceOf(Device):
+    """``torch.cuda.device_of(t)``."""
 
 
 class Generator(torch.Generator):
@@ -70,8 +82,8 @@ _CUDA: dict[str, Any] = {
     "stream": streams.on,
     "Stream": streams.Stream,
     "Event": streams.Event,
-    "device": _no_context,
-    "device_of": _no_context,
+    "device": Device,
+    "device_of": DeviceOf,
     "is_current_stream_capturing": _always(False),
     "memory_allocated": _always(0),
     "max_memory_allocated": _always(0),

@@ -25,6 +25,7 @@ from . import autocast, streams
 from .backward import DeviceGuard
 from .calls import Call, done_by_the_stream
 from .device_only import HOST_OUTPUTS, IMPLEMENTATIONS
+from .files import reduced
 from .hints import sync_free_form
 from .recorder import listening, record
 from .rules import Rule, rules_for, waits
@@ -176,7 +177,7 @@ class VirtualTensor(torch.Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _unpickle, (self.detach().cpu(), self.requires_grad, isinstance(self, torch.nn.Parameter))
+        return reduced(self)
 
 
 def _like(original: VirtualTensor, copy: torch.Tensor) -> torch.Tensor:
@@ -184,11 +185,6 @@ def _like(original: VirtualTensor, copy: torch.Tensor) -> torch.Tensor:
     if isinstance(original, torch.nn.Parameter):
         return torch.nn.Parameter(copy, original.requires_grad)
     return copy.requires_grad_(original.requires_grad)
-
-
-def _unpickle(held: torch.Tensor, requires_grad: bool, parameter: bool) -> torch.Tensor:
-    tensor: torch.Tensor = VirtualTensor(held)
-    return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
 
 
 def is_virtual(value: Any) -> bool:
