@@ -7,12 +7,13 @@ with one device. The stand-ins are process-wide attributes; they are put back wh
 from __future__ import annotations
 
 import types
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import autocast, streams
+from . import autocast, memory, streams
 from .virtual import BACKEND
 
 REAL_CUDA = torch.cuda.is_available
@@ -23,12 +24,24 @@ _PROPERTIES = types.SimpleNamespace(
     name="virtual",
     major=_CAPABILITY[0],
     minor=_CAPABILITY[1],
+    uuid=uuid.UUID(int=0),
+    pci_bus_id=0,
+    pci_device_id=0,
+    pci_domain_id=0,
     multi_processor_count=132,
-    total_memory=80 << 30,
+    total_memory=memory.TOTAL,
     warp_size=32,
+    max_threads_per_block=1024,
     max_threads_per_multi_processor=2048,
     regs_per_multiprocessor=65536,
+    shared_memory_per_block=49152,
     shared_memory_per_block_optin=232448,
+    shared_memory_per_multiprocessor=233472,
+    clock_rate=1980000,
+    memory_clock_rate=2619000,
+    memory_bus_width=5120,
+    is_integrated=0,
+    is_multi_gpu_board=0,
     gcnArchName="",
     L2_cache_size=50 << 20,
 )
@@ -85,24 +98,23 @@ _CUDA: dict[str, Any] = {
     "device": Device,
     "device_of": DeviceOf,
     "is_current_stream_capturing": _always(False),
-    "memory_allocated": _always(0),
-    "max_memory_allocated": _always(0),
-    "memory_reserved": _always(0),
-    "max_memory_reserved": _always(0),
-    "memory_stats": _always({}),
-    "memory_summary": _always(""),
-    "mem_get_info": _always((80 << 30, 80 << 30)),
-    "reset_peak_memory_stats": _always(None),
-    "reset_accumulated_memory_stats": _always(None),
-    "empty_cache": _always(None),
     "ipc_collect": _always(None),
+    "utilization": _always(0),
+    "memory_usage": _always(0),
+    "temperature": _always(0),
+    "power_draw": _always(0),
+    "clock_rate": _always(0),
     "manual_seed": _always(None),
     "manual_seed_all": _always(None),
+    "seed": _always(None),
     "seed_all": _always(None),
+    "initial_seed": lambda: torch.initial_seed(),
+    "default_generators": (torch.default_generator,),
     "get_rng_state": lambda *args: torch.get_rng_state(),
     "get_rng_state_all": lambda: [torch.get_rng_state()],
     "set_rng_state": lambda state, *args: torch.set_rng_state(state),
     "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
+    **memory.CUDA,
 }
 
 _ACCELERATOR: dict[str, Any] = {
@@ -114,6 +126,7 @@ _ACCELERATOR: dict[str, Any] = {
     "current_stream": streams.current,
     "set_stream": streams.set_current,
     "synchronize": streams.synchronize_device,
+    **memory.ACCELERATOR,
 }
 
 _STAND_INS: tuple[tuple[Any, dict[str, Any]], ...] = (

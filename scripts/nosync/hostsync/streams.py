@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .hints import sync_free_form
 from .recorder import record
 from .timeline import TIMELINE, Clock
@@ -53,7 +55,8 @@ class Event:
 class Stream:
     """A queue of device work."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self.device, self.priority = torch.device("cuda", 0), priority
         self.id = next(_ids)
         self.cuda_stream = self.id
         self.stream_id = self.id

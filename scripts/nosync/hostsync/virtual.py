@@ -42,12 +42,10 @@ _WAITING_KINDS = ("read", "shape", "d2h", "h2d", "check", "library")
 
 
 class _DeviceModule:
-    """What torch asks of a Python backend's device module."""
+    """What torch asks of a Python backend's device module; the rest is ``torch.cuda``'s answer: the stand-in's while
+    the device is on, and torch's own otherwise (no GPU, where there is none)."""
 
     def is_initialized(self) -> bool:
-        return True
-
-    def is_available(self) -> bool:
         return True
 
     def current_device(self) -> int:
@@ -59,17 +57,11 @@ class _DeviceModule:
     def _is_in_bad_fork(self) -> bool:
         return False
 
-    def manual_seed_all(self, seed: int) -> None:
-        pass
-
-    def device_count(self) -> int:
-        return 1
-
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
-    def synchronize(self, device: Any = None) -> None:
-        streams.synchronize_device()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
 
 
 @functools.cache
