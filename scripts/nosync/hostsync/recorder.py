@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import json
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from .events import Event, HostSyncError, Kind
-from .sites import Site, user_site
+from .sites import Site, short_names, user_site
 
 _OPEN: contextvars.ContextVar[tuple[Recorder, ...]] = contextvars.ContextVar("host_sync_recorders", default=())
 _ALLOWED: contextvars.ContextVar[str | None] = contextvars.ContextVar("host_sync_allowed", default=None)
@@ -69,11 +68,13 @@ class Recorder:
         return [event for event in self.events if event.allowed is not None and not event.soft]
 
     def by_site(self) -> dict[tuple[str, int, str, str], int]:
-        """Counted waits by (file name, line, operator, kind), largest first."""
+        """Counted waits by (file name, line, operator, kind), largest first. Files of one name are told apart by their
+        folders."""
+        names = short_names(event.file for event in self.counted)
         sums: dict[tuple[str, int, str, str], int] = {}
         for event in self.counted:
             operator = event.operator + (f" <{event.node}>" if event.node else "")
-            key = (os.path.basename(event.file), event.line, operator, event.kind)
+            key = (names[event.file], event.line, operator, event.kind)
             sums[key] = sums.get(key, 0) + event.count
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_SKIPPED: list[str] = [
+
+def _folders(package: str) -> list[str]:
+    """Where a package is installed, if it is; does not import it."""
+    spec = importlib.util.find_spec(package)
+    return [folder + os.sep for folder in (spec and spec.submodule_search_locations) or ()]
+
+
+_SKIPPED: tuple[str, ...] = (
     os.path.dirname(torch.__file__) + os.sep,
-    _HERE,
-    os.sep + "contextlib.py",
-    os.sep + "triton" + os.sep,
-    os.sep + "numpy" + os.sep,
-]
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    contextlib.__file__,
+    *_folders("triton"),
+    *_folders("numpy"),
+)
+_FRAGMENTS: list[str] = []
 
 
 class Site(NamedTuple):
@@ -35,19 +43,32 @@ UNKNOWN = Site("<no Python frame>", 0, "?")
 @contextlib.contextmanager
 def skipping(*fragments: str) -> Iterator[None]:
     """Look through files whose path holds one of the fragments (``"/tensordict/"``): name their caller instead."""
-    _SKIPPED.extend(fragments)
+    _FRAGMENTS.extend(fragments)
     _is_skipped.cache_clear()
     try:
         yield
     finally:
         for fragment in fragments:
-            _SKIPPED.remove(fragment)
+            _FRAGMENTS.remove(fragment)
         _is_skipped.cache_clear()
 
 
 @functools.cache
 def _is_skipped(file: str) -> bool:
-    return any(part in file for part in _SKIPPED)
+    return file.startswith(_SKIPPED) or any(fragment in file for fragment in _FRAGMENTS)
+
+
+def short_names(files: Iterable[str]) -> dict[str, str]:
+    """For each file its name, with as many of its folders as tell it from the others."""
+    names = {file: os.path.basename(file) for file in files}
+    for file in names:
+        namesakes = [other for other in names if other != file and os.path.basename(other) == os.path.basename(file)]
+        parts = file.split(os.sep)
+        length = 1
+        while length < len(parts) and any(other.split(os.sep)[-length:] == parts[-length:] for other in namesakes):
+            length += 1
+        names[file] = os.sep.join(parts[-length:])
+    return names
 
 
 def user_site() -> Site:
