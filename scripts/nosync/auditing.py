@@ -71,7 +71,8 @@ def _totals(kind: str, detected: dict[str, Any], on_gpu: dict[str, Any] | None) 
     if on_gpu is None:
         return said + "; no GPU: no sync-debug, no profiler"
     seen = ", ".join(f"{name} {number}" for name, number in on_gpu["counters"].items())
-    return f"{said}; on the GPU: {seen}, {sum(site['blocked_ms'] for site in on_gpu['sites']):.2f} ms blocked"
+    blocked = {(site["file"], site["line"]): site["blocked_ms"] for site in on_gpu["sites"]}  # of all of a line's rows
+    return f"{said}; on the GPU: {seen}, {sum(blocked.values()):.2f} ms blocked"
 
 
 def _draw(layout: Layout, project: Project, base: Base, audits: dict[str, dict[str, Any]]) -> Path:

@@ -80,6 +80,99 @@ def test_a_script_that_fails_is_exit_1(tmp_path: Path) -> None:
     assert audit.main([str(script), "--backend", "virtual"]) == 1
 
 
+def audited(folder: Path, code: str, *options: str) -> int:
+    script = folder / "script.py"
+    script.write_text("import torch\nfrom torch.profiler import record_function\n" + code, encoding="utf-8")
+    return audit.main([str(script), "--backend", "virtual", *options])
+
+
+@pytest.mark.parametrize(
+    ("error", "last"), [("RuntimeError('boom')", "RuntimeError: boom"), ("KeyboardInterrupt", "KeyboardInterrupt")]
+)
+def test_what_was_recorded_before_an_error_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str, last: str
+) -> None:
+    code = f"torch.ones(3, device='cuda').sum().item()\nraise {error}\n"
+    assert audited(tmp_path, code, "--json", str(tmp_path / "out.json")) == 1
+    printed = capsys.readouterr()
+    assert "1 host syncs at 1 sites" in printed.out
+    assert len(json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["sites"]) == 1
+    assert printed.err.splitlines()[-1] == last
+    assert 'script.py", line 4' in printed.err
+    assert "hostsync" not in printed.err.replace(str(tmp_path), "")
+
+
+def test_an_error_of_an_operator_has_none_of_the_tools_frames(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audited(tmp_path, "torch.ones(3, device='cuda').view(7)\n") == 1
+    printed = capsys.readouterr().err
+    assert "script.py" in printed
+    assert "torch_dispatch" not in printed
+
+
+def test_the_message_of_sys_exit_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, "raise SystemExit('no such config')\n") == 1
+    assert capsys.readouterr().err == "no such config\n"
+
+
+NESTED = """
+x = torch.ones(3, device="cuda")
+def region(depth):
+    with record_function("step"):
+        if depth:
+            region(depth - 1)
+        x.sum().item()
+region(1)
+"""
+
+
+def test_nested_regions_of_one_name_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, NESTED, "--region", "step") == 0
+    assert "2 host syncs at 1 sites, in 1 recorded blocks" in capsys.readouterr().out
+
+
+def test_an_unknown_region_is_exit_2_and_names_those_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, NESTED, "--region", "stpe") == 2
+    assert "no region named 'stpe' was entered; regions seen: step" in capsys.readouterr().err
+
+
+def test_a_warm_up_that_does_not_end_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, NESTED, "--region", "step", "--warm-up", "3") == 2
+    assert "the warm-up was not over after 1 regions" in capsys.readouterr().err
+    assert audited(tmp_path, "torch.ones(3)\n", "--warm-up", "3") == 2
+    assert "the warm-up was not over after 0 optimizer steps" in capsys.readouterr().err
+
+
+def test_a_missing_folder_for_json_is_said_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, "print('ran')\n", "--json", str(tmp_path / "no" / "out.json")) == 2
+    printed = capsys.readouterr()
+    assert "no such folder" in printed.err
+    assert "ran" not in printed.out
+
+
+def test_files_of_one_name_and_kinds_of_one_operator_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("a", "triton"):  # a user's folder may have the name of a package that is looked through
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "loss.py").write_text("def f(x):\n    return x.sum().item()\n", encoding="utf-8")
+    code = """
+import importlib.util, pathlib
+x = torch.ones(3, 3, device="cuda")
+for folder in ("a", "triton"):
+    spec = importlib.util.spec_from_file_location("loss", pathlib.Path(__file__).parent / folder / "loss.py")
+    loss = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loss)
+    loss.f(x)
+torch.linalg.eigh(x)
+"""
+    assert audited(tmp_path, code) == 0
+    printed = capsys.readouterr().out
+    for row in ("a/loss.py:2  aten::_local", "triton/loss.py:2  aten::_local", "eigh [check]", "eigh [library]"):
+        assert row in printed
+
+
 def test_no_such_script_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit.main([str(tmp_path / "no.py")]) == 2
     assert "no such script" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import contextlib
 import json
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from .api import host_syncs, use_backend
 from .backends import CUDA, default_backend
 from .events import Event
 from .recorder import Recorder
-from .sites import Site
+from .sites import Site, short_names
 
 
 class Audit:
@@ -37,6 +38,7 @@ class Audit:
     def __init__(self, backend: str, warm_up: int) -> None:
         self.recorders: list[Recorder] = []
         self.passed = 0
+        self.seen: set[str] = set()
         self._backend, self._warm_up = backend, warm_up
         self._open: host_syncs | None = None
 
@@ -51,6 +53,10 @@ class Audit:
     def end(self) -> None:
         """Close the open block and count the region."""
         self.passed += 1
+        self.close()
+
+    def close(self) -> None:
+        """Close the open block, if any."""
         if self._open is not None:
             block, self._open = self._open, None
             block.__exit__(None, None, None)
@@ -64,7 +70,7 @@ class Audit:
             yield
         finally:
             hook.remove()
-            self.end()
+            self.close()
 
     def _after_step(self, *args: Any) -> None:
         self.passed += 1
@@ -72,19 +78,24 @@ class Audit:
 
     @contextlib.contextmanager
     def regions(self, name: str) -> Iterator[None]:
-        """Record inside every ``record_function(name)``."""
+        """Record inside every outermost ``record_function(name)``."""
         kind = torch.autograd.profiler.record_function
         enter, leave = kind.__enter__, kind.__exit__
+        inside: list[Any] = []
 
         def enter_region(self_: Any) -> Any:
+            self.seen.add(self_.name)
             if self_.name == name:
+                inside.append(self_)
                 self.begin()
             return enter(self_)
 
         def leave_region(self_: Any, *exc: Any) -> Any:
             out = leave(self_, *exc)
             if self_.name == name:
-                self.end()
+                inside.pop()
+                if not inside:
+                    self.end()
             return out
 
         kind.__enter__, kind.__exit__ = enter_region, leave_region  # type: ignore[method-assign]
@@ -92,27 +103,39 @@ class Audit:
             yield
         finally:
             kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[method-assign]
-            if self._open is not None:
-                self.end()
+            self.close()
 
 
-def run_script(script: Path, arguments: list[str]) -> int | str | None:
-    """Run the script as ``__main__``; returns what it passed to ``sys.exit``, or None."""
+def run_script(script: Path, arguments: list[str]) -> int:
+    """Run the script as ``__main__``; returns 0, or 1 where it failed. Its error is printed, not raised."""
     saved_argv, saved_path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as stop:
-        return stop.code
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        return 0 if stop.code in (None, 0) else 1
+    except BaseException as error:  # what was recorded before a KeyboardInterrupt counts too
+        _print_error(error)
+        return 1
     finally:
         sys.argv, sys.path[:] = saved_argv, saved_path
-    return None
+    return 0
+
+
+def _print_error(error: BaseException) -> None:
+    """The traceback without the frames of this tool."""
+    report = traceback.TracebackException.from_exception(error)
+    tool = ("<frozen runpy>", str(Path(__file__).parent))
+    report.stack = traceback.StackSummary.from_list([f for f in report.stack if not f.filename.startswith(tool)])
+    report.print()
 
 
 def sites(recorders: list[Recorder]) -> list[dict[str, Any]]:
     """One row per call site and operator: file, line, operator, kind, waits, blocked milliseconds; largest first."""
-    rows: dict[tuple[str, int, str, str], dict[str, Any]] = {}
+    rows: dict[tuple[str, int, str, str, str], dict[str, Any]] = {}
     for recorder in recorders:
         for event in recorder.counted:
             row = rows.setdefault(_key(event), _row(event))
@@ -124,8 +147,8 @@ def sites(recorders: list[Recorder]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (-row["blocked_ms"], -row["waits"]))
 
 
-def _key(event: Event) -> tuple[str, int, str, str]:
-    return event.file, event.line, event.operator, event.phase
+def _key(event: Event) -> tuple[str, int, str, str, str]:
+    return event.file, event.line, event.operator, event.kind, event.phase
 
 
 def _row(event: Event) -> dict[str, Any]:
@@ -157,11 +180,12 @@ def counters(recorders: list[Recorder]) -> dict[str, int]:
 def print_report(audit: Audit, backend: str, write: Callable[[str], object] = print) -> None:
     """The table a person reads."""
     rows = sites(audit.recorders)
+    names = short_names(row["file"] for row in rows)
     total = sum(row["waits"] for row in rows)
     write(f"{total} host syncs at {len(rows)} sites, in {len(audit.recorders)} recorded blocks ({backend})")
     for row in rows:
         time = f"  {row['blocked_ms']:9.3f} ms" if backend == CUDA else ""
-        where = f"{Path(row['file']).name}:{row['line']}"
+        where = f"{names[row['file']]}:{row['line']}"
         write(f"{row['waits']:6d}{time}  {where}  {row['operator']} [{row['kind']}] {row['phase']}")
         write(f"          {row['source']}")
     for event in {str(event): event for r in audit.recorders for event in r.events if not event.counted}.values():
@@ -184,8 +208,26 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:place], argv[place + 1 :]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command. Exit 0: the audit ran; 1: the script failed; 2: there is no such script."""
+def _nothing_recorded(audit: Audit, region: str | None) -> str:
+    """Why no block was opened; empty where one was."""
+    if audit.recorders:
+        return ""
+    if region and not audit.passed:
+        seen = ", ".join(sorted(audit.seen)) or "none"
+        return f"no region named {region!r} was entered; regions seen: {seen}"
+    return f"the warm-up was not over after {audit.passed} {'regions' if region else 'optimizer steps'}"
+
+
+def _refusal(options: argparse.Namespace) -> str:
+    """What is wrong with the command; empty if nothing."""
+    if not options.script.is_file():
+        return f"no such script: {options.script}"
+    if options.json and not options.json.resolve().parent.is_dir():
+        return f"no such folder for --json: {options.json.parent}"
+    return ""
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nosync audit",
         usage="%(prog)s [options] script.py [-- the script's arguments]",
@@ -202,10 +244,16 @@ def main(argv: list[str] | None = None) -> int:
         help="also write the rows as JSON; - for no table but JSON on "
         "standard output, the script's own words on standard error",
     )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command. Exit 0: the audit ran; 1: the script failed; 2: it could not run, or nothing was recorded."""
     own, arguments = _split(sys.argv[1:] if argv is None else argv)
-    options = parser.parse_args(own)
-    if not options.script.is_file():
-        print(f"nosync audit: no such script: {options.script}", file=sys.stderr)
+    options = _parser().parse_args(own)
+    refusal = _refusal(options)
+    if refusal:
+        print(f"nosync audit: {refusal}", file=sys.stderr)
         return 2
     backend = options.backend or default_backend()
     audit = Audit(backend, options.warm_up)
@@ -221,7 +269,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         text = json.dumps(_data(audit, backend), indent=1)
         print(text) if alone else options.json.write_text(text + "\n", encoding="utf-8")
-    return 0 if code in (None, 0) else 1
+    nothing = _nothing_recorded(audit, options.region)
+    if nothing:
+        print(f"nosync audit: {nothing}", file=sys.stderr)
+    return code or (2 if nothing else 0)
 
 
 if __name__ == "__main__":
