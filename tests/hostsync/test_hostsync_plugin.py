@@ -60,6 +60,33 @@ def test_fixture_marker_and_report(pytester: pytest.Pytester) -> None:
     assert data["test_it.py::test_waits[virtual]"][0]["count"] == 1
 
 
+def test_the_marker_on_a_test_case(pytester: pytest.Pytester) -> None:
+    tests = """
+import unittest
+import pytest
+import torch
+
+@pytest.mark.no_host_sync
+class TestIt(unittest.TestCase):
+    def setUp(self):
+        self.x = torch.ones(3, device="cuda").cpu() if torch.cuda.is_available() else torch.ones(3)
+
+    def test_waits(self):
+        torch.ones(3, device="cuda").sum().item()
+
+    def test_sync_free(self):
+        torch.ones(3, device="cuda").sum()
+
+class TestAsync(unittest.IsolatedAsyncioTestCase):
+    @pytest.mark.no_host_sync
+    async def test_waits(self):
+        pass
+"""
+    result = run(pytester, tests)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*HostSyncError: the host waits*", "*not on an async method of a TestCase*"])
+
+
 def test_a_fixture_of_the_same_name_is_left_alone(pytester: pytest.Pytester) -> None:
     tests = """
 import pytest

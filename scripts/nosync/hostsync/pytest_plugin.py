@@ -5,8 +5,11 @@ Nothing of torch is imported, and no backend registered, before a test asks for 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Iterator
+import unittest
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +95,29 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
     with forbid_host_syncs():
         return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """The marker on methods of `unittest.TestCase`, which pytest does not call itself."""
+    if not isinstance(item, pytest.Function) or not isinstance(item.instance, unittest.TestCase):
+        return
+    if item.get_closest_marker("no_host_sync") is None:
+        return
+    if inspect.iscoroutinefunction(item.obj):
+        pytest.fail("no_host_sync: not on an async method of a TestCase; open forbid_host_syncs() in it", pytrace=False)
+    item.obj = _sync_free(item.obj)
+
+
+def _sync_free(method: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(method)
+    def run() -> Any:
+        from .api import forbid_host_syncs
+
+        with forbid_host_syncs():
+            return method()
+
+    return run
 
 
 @pytest.hookimpl(wrapper=True)
