@@ -153,6 +153,37 @@ def test_in_place_changes_of_shape(gpu: torch.device) -> None:
     assert value(y).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda x, host: nn.functional.cross_entropy(x, torch.tensor([0, 1, 2])),
+        lambda x, host: nn.functional.embedding(torch.tensor([0]), x),
+        lambda x, host: nn.functional.linear(x, host),
+        lambda x, host: nn.functional.layer_norm(x, (3,), host[0]),
+        lambda x, host: host[x[0].long()],
+        lambda x, host: host.index_put_((x[0].long(),), host),
+        lambda x, host: x.masked_fill(host > 0, 0.0),
+        lambda x, host: torch.bucketize(x, host[0]),
+        lambda x, host: torch.where(host > 0, x, x),
+        lambda x, host: x.index_select(0, torch.tensor([0])),
+    ],
+    ids=range(10),
+)
+def test_operators_that_take_one_device(gpu: torch.device, mix: Callable[..., object]) -> None:
+    with pytest.raises(RuntimeError, match="device"):
+        mix(torch.ones(3, 3, device=gpu), torch.ones(3, 3))
+
+
+def test_what_a_gpu_takes_from_the_host(gpu: torch.device) -> None:
+    x = torch.ones(3, 3, device=gpu)
+    assert x[torch.tensor([0, 1])].shape == (2, 3)
+    assert x[torch.tensor([True, False, False])].shape == (1, 3)
+    x[torch.tensor([0])] = 2.0
+    assert torch.where(x > 1, x, torch.tensor(0.0)).device == gpu
+    assert nn.utils.rnn.pack_padded_sequence(x[None].expand(2, 3, 3), torch.tensor([3, 2]), batch_first=True)
+    assert len(torch.tensor_split(x, torch.tensor([1, 2]))) == 3
+
+
 def test_host_and_device_do_not_mix(gpu: torch.device) -> None:
     x = torch.ones(3, device=gpu)
     with pytest.raises(RuntimeError, match="same device"):

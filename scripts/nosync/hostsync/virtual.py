@@ -197,11 +197,24 @@ class _Plan(NamedTuple):
     is_view: bool
     same_device: bool
     takes_value: bool
+    indexes: bool
     copies: bool
 
 
-_ONE_DEVICE = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::cat", "aten::stack", "aten::gather",
-               "aten::scatter_add", "aten::scatter_add_", "aten::index_select", "aten::index_add_"}  # fmt: skip
+# fmt: off
+_ONE_DEVICE = {f"aten::{name}" for name in (
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "cat", "dot", "mm", "mv", "stack", "linear",
+    "convolution", "equal", "isin", "gather", "take", "index_add", "index_add_", "index_copy", "index_copy_",
+    "index_fill", "index_fill_", "index_select", "index_reduce_", "scatter", "scatter_", "scatter_add",
+    "scatter_add_", "scatter_reduce", "scatter_reduce_", "masked_select", "masked_scatter", "masked_scatter_",
+    "embedding", "_embedding_bag", "bucketize", "searchsorted", "nll_loss_forward", "nll_loss2d_forward",
+    "native_layer_norm", "native_batch_norm", "native_group_norm", "_cdist_forward", "_linalg_solve_ex",
+    "grid_sampler_2d",
+)}
+# fmt: on
+"""Operators that take one device, beside the pointwise ones."""
+
+_INDEXING = {"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
 @functools.cache
@@ -217,6 +230,7 @@ def _plan(func: OpOverload) -> _Plan:
         is_view=func.is_view or func is aten.detach.default,
         same_device=torch.Tag.pointwise in func.tags or schema.name in _ONE_DEVICE,
         takes_value="values" in {arg.name for arg in schema.arguments} and "index_put" in schema.name,
+        indexes=schema.name in _INDEXING,
         copies=schema.name in ("aten::copy_", "aten::_to_copy", "prims::device_put"),
     )
 
@@ -264,6 +278,8 @@ def dispatch(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if touches_device:
         if plan.same_device and seen.host:
             _require_one_device(func, seen.host)
+        if plan.indexes and not isinstance(args[0], VirtualTensor):
+            _require_host_indices(func)
         if plan.takes_value and not isinstance(args[2], VirtualTensor):
             _require_one_device(func, [args[2]])
         if plan.rules and (TIMELINE.waiting or listening()):
@@ -369,11 +385,19 @@ def _report_race(
 
 
 def _require_one_device(func: OpOverload, host: list[torch.Tensor]) -> None:
+    """A host tensor with dimensions is an error, as on a GPU."""
     if any(tensor.dim() > 0 and tensor.device.type == "cpu" for tensor in host):
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
             f"(in {func.name()}, seen by the virtual device)"
         )
+
+
+def _require_host_indices(func: OpOverload) -> None:
+    raise RuntimeError(
+        "indices should be either on cpu or on the same device as the indexed tensor (cpu) "
+        f"(in {func.name()}, seen by the virtual device)"
+    )
 
 
 def _pin_copy(host: torch.Tensor) -> torch.Tensor:
