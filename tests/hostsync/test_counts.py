@@ -111,3 +111,13 @@ def test_a_shallow_copy_shares_its_memory(gpu: torch.device, parameter: bool) ->
     assert (type(y), y.requires_grad) == (type(x), x.requires_grad)
     assert syncs.count == 0
     assert value(x).tolist() == [0, 0, 0]
+
+
+def test_a_deep_copy_has_the_gradient(gpu: torch.device) -> None:
+    x = torch.ones(3, device=gpu, requires_grad=True)
+    (x * 2).sum().backward()
+    with host_syncs("virtual") as syncs:
+        y = copy.deepcopy(x)
+        x.grad.zero_()  # type: ignore[union-attr]
+    assert syncs.count == 0
+    assert value(y.grad).tolist() == [2, 2, 2]

@@ -11,6 +11,7 @@ operator is dispatched). `nosync.hostsync.backends` turns them on and off.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -166,17 +167,19 @@ class VirtualTensor(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if id(self) not in memo:
             memo[id(self)] = _like(self, VirtualTensor(self.held.clone()))
+            if self.grad is not None:
+                memo[id(self)].grad = copy.deepcopy(self.grad, memo)
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return reduced(self)
 
 
-def _like(original: VirtualTensor, copy: torch.Tensor) -> torch.Tensor:
-    """The copy as a leaf, a parameter where the original is one."""
+def _like(original: VirtualTensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a leaf, a parameter where the original is one."""
     if isinstance(original, torch.nn.Parameter):
-        return torch.nn.Parameter(copy, original.requires_grad)
-    return copy.requires_grad_(original.requires_grad)
+        return torch.nn.Parameter(tensor, original.requires_grad)
+    return tensor.requires_grad_(original.requires_grad)
 
 
 def is_virtual(value: Any) -> bool:
