@@ -121,3 +121,12 @@ def test_a_deep_copy_has_the_gradient(gpu: torch.device) -> None:
         x.grad.zero_()  # type: ignore[union-attr]
     assert syncs.count == 0
     assert value(y.grad).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ctc_loss_takes_lengths_on_the_host(gpu: torch.device, reduction: str) -> None:
+    scores, targets = torch.randn(8, 2, 5).log_softmax(-1), torch.ones(2, 3, dtype=torch.long)
+    lengths = torch.tensor([8, 8]), torch.tensor([3, 3])
+    expected = torch.nn.functional.ctc_loss(scores, targets, *lengths, reduction=reduction)
+    seen = torch.nn.functional.ctc_loss(scores.to(gpu), targets.to(gpu), *lengths, reduction=reduction)
+    torch.testing.assert_close(value(seen), expected)

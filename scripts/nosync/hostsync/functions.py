@@ -98,6 +98,17 @@ def _read_items(data: Any) -> Any:
     return [_read_items(item) for item in data] if isinstance(data, (list, tuple)) else data
 
 
+def _ctc_loss(func: Any, args: tuple, kwargs: dict) -> Any:
+    """torch takes the values of host lengths, but not where a subclass of tensors is among the arguments."""
+    if len(args) > 3 and _is_on_host(args[2]) and _is_on_host(args[3]):
+        args = (*args[:2], args[2].tolist(), args[3].tolist(), *args[4:])
+    return func(*args, **kwargs)
+
+
+def _is_on_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
 def _as_is(func: Any, args: tuple, kwargs: dict) -> Any:
     return func(*args, **kwargs)
 
@@ -111,6 +122,8 @@ _FUNCTIONS: dict[Any, _Handler] = {
     torch.Tensor.is_pinned: _is_pinned,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch._has_compatible_shallow_copy_type: _same_kind,
+    torch.ctc_loss: _ctc_loss,
+    torch.nn.functional.ctc_loss: _ctc_loss,
     torch.device: _as_is,
     torch.tensor: _from_data,
     torch.as_tensor: _from_data,
