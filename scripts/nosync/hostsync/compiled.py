@@ -62,7 +62,7 @@ def _refusing_export(original: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.export.export`, of what is on the CPU alone."""
 
     def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        state = [*mod.parameters(), *mod.buffers()]
+        state = [*mod.parameters(), *mod.buffers()] if isinstance(mod, torch.nn.Module) else []
         if any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves((state, args, kwargs))):
             raise NotImplementedError("the virtual device cannot be traced by torch.export: export a module on the CPU")
         return original(mod, *args, **kwargs)
