@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nosync.hostsync import host_syncs, use_backend, value
+from nosync.hostsync.calls import Call, host_operands
 
 
 @pytest.fixture
@@ -60,6 +61,10 @@ def test_where_copies_each_host_scalar(gpu: torch.device) -> None:
     assert count(lambda: torch.where(x > 0, x, host, out=torch.empty_like(x))) == 1
     assert count(lambda: torch.where(x > 0, x, x, out=torch.empty_like(x))) == 0
     assert count(lambda: torch.where(x > 0, x, 0.0)) == 0
+    args = (torch.tensor(True), host, host)  # on the `cuda` backend the rules see operators of the host too
+    assert (
+        host_operands(Call(torch.ops.aten.where.self, args, {}, lambda t: t.is_cuda, torch.is_tensor, ("cuda",))) == 0
+    )
 
 
 def test_nothing_is_copied_of_an_empty_tensor(gpu: torch.device) -> None:

@@ -217,7 +217,10 @@ def host_value(call: Call) -> bool:
 
 def host_operands(call: Call) -> int:
     """``torch.where(m, x, v)`` with 0-dim host tensors: each is copied to the device."""
-    return sum(not call.on_device(call.arg(name)) for name in ("condition", "self", "other"))
+    operands = [call.arg(name) for name in ("condition", "self", "other")]
+    if not any(map(call.on_device, call.tensors())):
+        return 0
+    return sum(not call.on_device(operand) for operand in operands)
 
 
 def _becomes_masked_fill(call: Call) -> bool:
