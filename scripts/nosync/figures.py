@@ -62,19 +62,18 @@ def fill(layout: Layout, project: Project, cells: list[Cell], text: str) -> Fill
     files = results(layout, project.name)
     committed = functools.cache(functools.partial(_committed, layout))
     here, series = cells[-1].base, [cell.series for cell in cells]
-    code = {base.id: _code(cells_on(project, series, base)) for base in reversed(project.bases)}
-    elsewhere = [base for base in code if base != here.id]
+    bases = [here, *(base for base in reversed(project.bases) if base != here)]
+    code_on = functools.cache(lambda base: _code(cells_on(project, series, base)))
     problems: list[str] = []
     marks: dict[str, str] = {}
 
     def figure(match: re.Match[str]) -> str:
-        found, problem = _look_up(layout, files, code[here.id], committed, match.group(1))
-        if found:
-            return found
-        for base in elsewhere:
-            found, _ = _look_up(layout, files, code[base], committed, match.group(1))
+        problem = ""
+        for base in bases:
+            found, said = _look_up(layout, files, code_on(base), committed, match.group(1))
             if found:
-                return f"{found} {marks.setdefault(base, '†' * (len(marks) + 1))}"
+                return found if base == here else f"{found} {marks.setdefault(base.id, '†' * (len(marks) + 1))}"
+            problem = problem or said
         problems.append(problem)
         return match.group(0)
 

@@ -47,10 +47,6 @@ _PROPERTIES = types.SimpleNamespace(
 )
 
 
-def _always(value: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value
-
-
 class Device:
     """``torch.cuda.device(0)``: there is one device, and it is the current one."""
 
@@ -76,38 +72,38 @@ class Generator(torch.Generator):
 
 
 _CUDA: dict[str, Any] = {
-    "is_available": _always(True),
-    "is_initialized": _always(True),
-    "init": _always(None),
-    "device_count": _always(1),
-    "current_device": _always(0),
-    "set_device": _always(None),
+    "is_available": memory.always(True),
+    "is_initialized": memory.always(True),
+    "init": memory.always(None),
+    "device_count": memory.always(1),
+    "current_device": memory.always(0),
+    "set_device": memory.always(None),
     "synchronize": streams.synchronize_device,
-    "get_device_capability": _always(_CAPABILITY),
-    "get_device_properties": _always(_PROPERTIES),
-    "get_device_name": _always(_PROPERTIES.name),
-    "get_arch_list": _always(["sm_90"]),
-    "is_bf16_supported": _always(True),
-    "can_device_access_peer": _always(False),
+    "get_device_capability": memory.always(_CAPABILITY),
+    "get_device_properties": memory.always(_PROPERTIES),
+    "get_device_name": memory.always(_PROPERTIES.name),
+    "get_arch_list": memory.always(["sm_90"]),
+    "is_bf16_supported": memory.always(True),
+    "can_device_access_peer": memory.always(False),
     "current_stream": streams.current,
-    "default_stream": _always(streams.DEFAULT),
+    "default_stream": memory.always(streams.DEFAULT),
     "set_stream": streams.set_current,
     "stream": streams.on,
     "Stream": streams.Stream,
     "Event": streams.Event,
     "device": Device,
     "device_of": DeviceOf,
-    "is_current_stream_capturing": _always(False),
-    "ipc_collect": _always(None),
-    "utilization": _always(0),
-    "memory_usage": _always(0),
-    "temperature": _always(0),
-    "power_draw": _always(0),
-    "clock_rate": _always(0),
-    "manual_seed": _always(None),
-    "manual_seed_all": _always(None),
-    "seed": _always(None),
-    "seed_all": _always(None),
+    "is_current_stream_capturing": memory.always(False),
+    "ipc_collect": memory.always(None),
+    "utilization": memory.always(0),
+    "memory_usage": memory.always(0),
+    "temperature": memory.always(0),
+    "power_draw": memory.always(0),
+    "clock_rate": memory.always(0),
+    "manual_seed": memory.always(None),
+    "manual_seed_all": memory.always(None),
+    "seed": memory.always(None),
+    "seed_all": memory.always(None),
     "initial_seed": lambda: torch.initial_seed(),
     "default_generators": (torch.default_generator,),
     "get_rng_state": lambda *args: torch.get_rng_state(),
@@ -118,11 +114,11 @@ _CUDA: dict[str, Any] = {
 }
 
 _ACCELERATOR: dict[str, Any] = {
-    "is_available": _always(True),
-    "device_count": _always(1),
-    "current_accelerator": _always(torch.device("cuda")),
-    "current_device_index": _always(0),
-    "set_device_index": _always(None),
+    "is_available": memory.always(True),
+    "device_count": memory.always(1),
+    "current_accelerator": memory.always(torch.device("cuda")),
+    "current_device_index": memory.always(0),
+    "set_device_index": memory.always(None),
     "current_stream": streams.current,
     "set_stream": streams.set_current,
     "synchronize": streams.synchronize_device,
@@ -132,8 +128,8 @@ _ACCELERATOR: dict[str, Any] = {
 _STAND_INS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (torch.cuda, _CUDA),
     (torch.accelerator, _ACCELERATOR),
-    (torch.cuda.nvtx, {"range_push": _always(0), "range_pop": _always(0), "mark": _always(None)}),
-    (torch.backends.cudnn, {"is_acceptable": _always(False)}),
+    (torch.cuda.nvtx, {"range_push": memory.always(0), "range_pop": memory.always(0), "mark": memory.always(None)}),
+    (torch.backends.cudnn, {"is_acceptable": memory.always(False)}),
     (torch, {"Generator": Generator, "Event": streams.Event, "Stream": streams.Stream}),
 )
 
